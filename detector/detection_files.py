@@ -14,7 +14,8 @@ from millisecond.data.boxes import NamedDetections, detections_of
 from millisecond.data.calibration import Calibration
 from millisecond.data.files import read_text
 from millisecond.data.kitti.labels import read_labels
-from millisecond.detector.detection_table import SUFFIX, read_table
+from millisecond.data.kitti.results import MARK
+from millisecond.detector.detection_table import SUFFIX, read_table, told_by
 
 KINDS = ("json", "txt")
 T = TypeVar("T")
@@ -33,6 +34,17 @@ def find_detections(folder: Path, names: Sequence[str]) -> None:
         raise FileNotFoundError(
             f"{folder}: no detections of any of the frames, such as {names[0]}.json or .txt"
         )
+
+
+def run_of(folder: Path) -> dict[str, Any]:
+    """The settings of the run of `millisecond detect` that wrote results, as far as it noted them,
+    such as the fingerprint of its weights."""
+    with suppress(ValueError, OSError, IndexError):
+        if folder.suffix == SUFFIX:
+            return dict(told_by(folder).get("run") or {})
+        settings = json.loads(read_text(folder / MARK).splitlines()[0])
+        return settings if isinstance(settings, dict) else {}
+    return {}
 
 
 def scans_in(folder: Path) -> list[str]:

@@ -29,6 +29,7 @@ GROUPS = {
         "prepare": "index a data set once, before training",
         "train": "train a network",
         "evaluate": "AP of weights or of result files",
+        "report": "an evaluation as one HTML page, errors in pictures",
         "evaluate_tracks": "scores of tracked objects",
         "suggest": "which scans to label next",
         "autolabel": "labels of a drive, from all its scans",

@@ -39,6 +39,7 @@ from millisecond.data.metric.evaluation import (
     sensor_report,
 )
 from millisecond.data.metric.kitti import MIN_OVERLAP
+from millisecond.data.metric.matching import SAMPLES
 from millisecond.data.metric.nuscenes import NEAR
 from millisecond.data.metric.overlap import (
     ALL,
@@ -67,6 +68,7 @@ from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
     columns_of,
+    command_line,
     dataset_for,
     detector_of,
     number,
@@ -91,7 +93,10 @@ explains the figures. AP is in percent. A class with fewer than 41 objects canno
 KITTI's rules; the table marks it.
 """
 TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
-RECALL, PRECISION = Scale("recall", 0, 1.02, TICKS), Scale("precision", 0, 1.02, TICKS)
+RECALL, PRECISION = (
+    Scale("recall, at the places of AP R40", 0, 1.02, TICKS),
+    Scale("precision", 0, 1.02, TICKS),
+)
 SCORE, RIGHT = Scale("score", 0, 1.02, TICKS), Scale("share of right boxes", 0, 1.02, TICKS)
 TITLES = {"distance": "by distance", "points": "by points on the object"}
 RINGS, POINTS = (30.0, 50.0), (10, 50, 200)  # metres; numbers of points
@@ -115,8 +120,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--precision", choices=PRECISIONS, help="with weights: of the network")
     add("--json", type=output_path, help="write the table's figures here")
     add_mounting(parser)
-    add_lidar(parser)
+    add = add_lidar(parser, "for --metric lidar").add_argument
+    add("--curves", type=output_path, metavar="PNG", help="draw precision and reliability here")
+    add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
+    add("--report", type=output_path, metavar="HTML", help="write all of it as one page here")
     options = parser.parse_args(arguments)
+    options.command = command_line("evaluate", arguments)
     check(parser, options)
     return options
 
@@ -150,9 +159,9 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_lidar(parser: argparse.ArgumentParser) -> None:
+def add_lidar(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
     """The arguments of the metric without a camera."""
-    group = parser.add_argument_group("for --metric lidar")
+    group = parser.add_argument_group(title)
     add = group.add_argument
     add(
         "--overlap",
@@ -174,15 +183,14 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="edges of the groups by points on the object (default: 10 50 200)",
     )
-    add("--curves", type=output_path, metavar="PNG", help="draw precision and reliability here")
-    add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
     add(
         "--classes",
         nargs="+",
         metavar="NAME",
-        help="with --detections: to score (default: all that labels or results name)",
+        help="of results: to score (default: all that labels or results name)",
     )
     add("--config", type=Path, help=COLUMN_CONFIG)
+    return group
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -212,7 +220,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         options.metric = "kitti"
     elif files:
         options.metric = "lidar"
-    asked = ("overlap", "rings", "points", "curves", "sensor_report", "classes", "config")
+    asked = ("overlap", "rings", "points", "curves", "sensor_report", "report", "classes", "config")
     wanted = next((name for name in asked if getattr(options, name)), None)
     if wanted and options.metric == "kitti":
         parser.error(f"--{wanted.replace('_', '-')} goes with --metric lidar")
@@ -426,11 +434,16 @@ class SplitDetections(NamedTuple):
     objects: Sequence[FrameBoxes]
     detections: Sequence[FrameBoxes]
     classes: Sequence[str]  # that are scored
+    dataset: Dataset
 
 
 def score_lidar(options: argparse.Namespace) -> None:
     """Print the tables, and write what is asked for."""
-    groups = [*rings(options.rings or RINGS), *point_groups(options.points or POINTS)]
+    groups = groups_of(options)
+    if options.report:
+        from millisecond.tools import report  # it needs this module
+
+        report.require_own_page(options.report)
     if options.json:
         require_own_json(options.json, lambda old: {"classes", "confusion"} <= set(old))
     if options.curves:
@@ -448,6 +461,16 @@ def score_lidar(options: argparse.Namespace) -> None:
     if options.curves:
         save_png(options.curves, draw_curves(result, overlaps, groups))
         print(f"curves: {options.curves}")
+    if options.report:
+        name = str(options.detections or options.weights or "the shipped weights")
+        own = report.Run.of(name, found, overlaps, groups)
+        told = {"command": options.command, "weights": str(options.weights or "not known")}
+        report.write_page(options.report, own, None, groups, told)
+
+
+def groups_of(options: argparse.Namespace) -> list[Group]:
+    """The groups of objects that get rows of their own."""
+    return [*rings(options.rings or RINGS), *point_groups(options.points or POINTS)]
 
 
 def overlaps_of(words: Sequence[str], classes: Sequence[str]) -> Overlaps:
@@ -501,7 +524,7 @@ def from_weights(options: argparse.Namespace) -> SplitDetections:
                     "names": list(found.names),
                 }
                 results.write(frame.frame_id, result, labels)
-    return SplitDetections(dataset.frame_ids, objects, detections, config.class_names)
+    return SplitDetections(dataset.frame_ids, objects, detections, config.class_names, dataset)
 
 
 def from_files(options: argparse.Namespace) -> SplitDetections:
@@ -520,7 +543,7 @@ def from_files(options: argparse.Namespace) -> SplitDetections:
         detections.append(detections_in(frame, found))
         names |= set(map(str, frame.names))
     classes = options.classes or sorted(names)
-    return SplitDetections(dataset.frame_ids, objects, detections, classes)
+    return SplitDetections(dataset.frame_ids, objects, detections, classes, dataset)
 
 
 def as_in_a_file(found: NamedDetections) -> NamedDetections:
@@ -535,7 +558,8 @@ def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> 
     """A row per class, [H, W, 3] uint8: left the groups by distance, right those by points.
 
     The curves are those that AP averages: in 3-D at the first overlap of the class, for all objects
-    from above too. Groups without objects have none. On the right is the reliability of scores.
+    from above too. The area below a curve is its AP, also of few objects, which do not reach all
+    places of recall. Groups without objects have none. On the right is the reliability of scores.
     """
     kinds = dict.fromkeys(group.by for group in groups) or {ALL.by: None}
     rows = []
@@ -563,12 +587,20 @@ def _lines(figures: Mapping[str, Any], groups: Sequence[str], least: float) -> l
     for group, metric, kind, colour, dashed in shown:
         if count := figures[group]["count"]:
             curve = figures[group][f"{metric}@{least:g}"]
-            recall, precision = np.array(curve["curve_recall"]), np.array(curve["curve_precision"])
-            falling = np.maximum.accumulate(precision[::-1])[::-1]
-            name = f"{group}, {kind}: AP {curve['R40']:.1f}, {count} objects"
-            x, y = np.append(0, recall), np.append(falling[:1], falling)
-            lines.append(Line(name, x[: len(y)].tolist(), y.tolist(), colour, dashed))
+            x, y = sampled(curve["curve_precision"])
+            most = 100 * (min(count, SAMPLES) - 1) / (SAMPLES - 1)
+            capped = f" of {most:.1f}" if most < 100 else ""
+            name = f"{group}, {kind}: AP {curve['R40']:.1f}{capped}, {count} objects"
+            lines.append(Line(name, x.tolist(), y.tolist(), colour, dashed))
     return lines
+
+
+def sampled(precision: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The steps [81] of a curve as R40 averages it: its area is AP."""
+    samples = np.zeros(SAMPLES)
+    samples[: len(precision)] = np.maximum.accumulate(np.array(precision)[::-1])[::-1]
+    places = np.linspace(0, 1, SAMPLES)
+    return np.repeat(places, 2)[:-1], np.repeat(samples, 2)[1:]
 
 
 if __name__ == "__main__":

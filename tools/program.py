@@ -7,9 +7,10 @@ import errno
 import io
 import math
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,12 @@ def parser_of(description: str | None, examples: str) -> argparse.ArgumentParser
     """The parser of a program's command line; its help keeps the lines of the examples."""
     kept = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(description=description, epilog=examples, formatter_class=kept)
+
+
+def command_line(program: str, arguments: Sequence[str] | None) -> str:
+    """What the user typed; arguments: None for the command line's own."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return shlex.join(["millisecond", program, *words])
 
 
 def output_path(text: str) -> Path:

@@ -343,8 +343,12 @@ class Studio:
         found, left_out = account.best(frame.frame_id, all_found)
         if truth is not None:
             verdicts = self.judge.verdicts(place, frame, account.sufficient(all_found))
-            truth = truth.judged(verdicts.truth.tolist(), None, by_error)
-            found = found.judged(verdicts.detections.tolist(), verdicts.overlap, by_error)
+            truth = truth.judged(
+                verdicts.truth.tolist(), None, by_error, verdicts.truth_reasons.tolist()
+            )
+            found = found.judged(
+                verdicts.detections.tolist(), verdicts.overlap, by_error, verdicts.reasons.tolist()
+            )
             title += f"   {count(truth.verdicts, found.verdicts)}"
         return Content(frame, Shown(frame.points, truth, found, title + left_out))
 

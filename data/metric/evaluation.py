@@ -9,8 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millisecond.data.metric.kitti import OPERATING_SCORE, default_overlap
-from millisecond.data.metric.matching import SAMPLES
+from millisecond.data.metric.kitti import (
+    FALSE,
+    IGNORED,
+    MATCHED,
+    NOT_SCORED,
+    OPERATING_SCORE,
+    Verdicts,
+    default_overlap,
+)
+from millisecond.data.metric.matching import OF_FALSE, OF_MISSED, SAMPLES, tell_reasons
 from millisecond.data.metric.overlap import (
     ALL,
     DISTANCES,
@@ -177,16 +185,68 @@ def _means(classes: Mapping[str, dict], overlaps: Overlaps) -> dict[str, float |
     return {key: float(np.mean(values)) if values else None for key, values in columns.items()}
 
 
-def _worst(
-    matches: Mapping[str, OverlapMatches], truth: Boxes, found: Boxes, names: Sequence[str]
-) -> list[dict[str, Any]]:
+def errors_of_frames(
+    matches: Mapping[str, OverlapMatches], truth: Boxes, found: Boxes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every frame, the missed objects, the false detections, and its badness: see `evaluate`."""
     missed, false, badness = (np.zeros(truth.n_frames) for _ in range(3))
     for of in matches.values():
         lost, wrong = of.errors()
         np.add.at(missed, truth.frames[lost], 1)
         np.add.at(false, found.frames[wrong], 1)
         np.add.at(badness, found.frames[wrong], found.scores[wrong])
-    badness += missed
+    return missed, false, badness + missed
+
+
+def verdicts_of(
+    matches: Mapping[str, OverlapMatches],
+    truth: Boxes,
+    found: Boxes,
+    pairs: NearPairs,
+    overlaps: Overlaps,
+) -> Verdicts:
+    """The verdicts on the boxes of all frames at a score of 0.5, in 3-D at the first overlap; what
+    scores less is ignored."""
+    objects, detections = len(truth.names), len(found.names)
+    result = Verdicts(
+        np.full(objects, IGNORED),
+        np.full(detections, IGNORED),
+        np.full(detections, -1),
+        np.full(detections, np.nan),
+        np.full(objects, NOT_SCORED, object),
+        np.full(detections, NOT_SCORED, object),
+    )
+    sure = found.scores >= OPERATING_SCORE
+    near, low = pairs.select(sure[pairs.detections]), pairs.select(~sure[pairs.detections])
+    for name, of in matches.items():
+        own, own_found, least = truth.names == name, found.names == name, overlaps[name][0]
+        result.truth_reasons[own], result.reasons[own_found] = NO_POINT, f"on an object, {NO_POINT}"
+        result.reasons[own_found & ~sure] = f"scores less than {OPERATING_SCORE}"
+        missed, false = of.errors()
+        taken = of.taken(OPERATING_SCORE)
+        a, b, iou = (column[truth.points[taken[0]] > 0] for column in taken)
+        result.truth[missed], result.detections[false] = MISSED, FALSE
+        result.truth[a], result.detections[b] = MATCHED, MATCHED
+        result.truth_reasons[a], result.reasons[b] = "", ""
+        result.partner[b], result.overlap[b] = a, iou
+        strange, others = np.where(own_found, "", found.names), np.where(own, "", truth.names)
+        a, b, iou = near.truth, near.detections, near.volume
+        tell_reasons(missed, (a, b), iou, least, strange, OF_MISSED, result.truth_reasons)
+        tell_reasons(false, (b, a), iou, least, others, OF_FALSE, result.reasons)
+        unsure = low.select(missed[low.truth] & own_found[low.detections] & (low.volume > least))
+        for row, detection in zip(unsure.truth, unsure.detections, strict=True):
+            score = f"{found.scores[detection]:.2f} < {OPERATING_SCORE:.2f}"
+            result.truth_reasons[row] = f"its detection scores {score}"
+    return result
+
+
+NO_POINT = "no point on it"
+
+
+def _worst(
+    matches: Mapping[str, OverlapMatches], truth: Boxes, found: Boxes, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    missed, false, badness = errors_of_frames(matches, truth, found)
     order = np.argsort(-badness, kind="stable")[:WORST]
     return [
         {

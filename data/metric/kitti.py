@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.kitti.labels import MIN_HEIGHT, Labels
+from millisecond.data.kitti.labels import MAX_OCCLUDED, MIN_HEIGHT, Labels
 from millisecond.data.metric.matching import (
     COUNTS,
+    OF_FALSE,
+    OF_MISSED,
     SAMPLES,
     Matcher,
     Objects,
@@ -21,6 +23,7 @@ from millisecond.data.metric.matching import (
     detection_roles,
     find_overlaps,
     recall_thresholds,
+    tell_reasons,
     truth_roles,
 )
 
@@ -196,6 +199,8 @@ class Verdicts(NamedTuple):
     detections: np.ndarray  # [N] str: matched, false or ignored
     partner: np.ndarray  # [N] int64: the object that a detection is matched with, or -1
     overlap: np.ndarray  # [N] float64: with that object, or NaN
+    truth_reasons: np.ndarray  # [M] str: of missed and ignored objects; empty for others
+    reasons: np.ndarray  # [N] str: of false and ignored detections; empty for others
 
 
 class Count(NamedTuple):
@@ -246,12 +251,16 @@ def judge(
         metric: "3d" or "bev".
     """
     objects, found = Objects.of([truth]), Objects.of([detections])
-    overlaps = find_overlaps(objects, found)
+    overlaps, scored = find_overlaps(objects, found), {name.lower() for name in min_overlap}
     result = Verdicts(
         np.full(len(truth), IGNORED),
         np.full(len(detections), IGNORED),
         np.full(len(detections), -1),
         np.full(len(detections), np.nan),
+        *(
+            np.array(["" if t in scored else NOT_SCORED for t in of.types], object)
+            for of in (objects, found)
+        ),
     )
     for name, least in min_overlap.items():
         roles, detected = truth_roles(objects, name, HARD), detection_roles(found, name, HARD)
@@ -270,4 +279,46 @@ def judge(
         result.detections[used[own_found[used]]] = IGNORED
         result.detections[b] = MATCHED
         result.partner[b], result.overlap[b] = a, matcher.iou[hit]
+        counted = own & (roles == COUNTS), own_found & (detected == COUNTS)
+        _tell_excuses(result, truth, (own, own_found), counted, (touched, used))
+        a, b, iou = overlaps.truth, overlaps.detections, overlaps.iou[metric]
+        strange, others = np.where(own_found, "", detections.types), np.where(own, "", truth.types)
+        missed, false = own & (result.truth == MISSED), own_found & (result.detections == FALSE)
+        tell_reasons(missed, (a, b), iou, least, strange, OF_MISSED, result.truth_reasons)
+        tell_reasons(false, (b, a), iou, least, others, OF_FALSE, result.reasons)
     return result
+
+
+NOT_SCORED = "class not scored"
+LOW = f"lower than {MIN_HEIGHT[HARD]} pixels"
+
+
+def _tell_excuses(
+    result: Verdicts,
+    truth: Labels,
+    own: tuple[np.ndarray, np.ndarray],
+    counted: tuple[np.ndarray, np.ndarray],
+    taken: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Writes why boxes of one class are ignored.
+
+    own, counted: [M], [N] bool, of the class, and those that are scored unless they are matched
+    otherwise. taken: rows of objects and of their detections.
+    """
+    for row in np.flatnonzero(own[0] & (result.truth == IGNORED)).tolist():
+        low = f"its detection is {LOW}"
+        result.truth_reasons[row] = low if counted[0][row] else _excuse(truth, row)
+    result.reasons[own[1] & (result.detections == IGNORED)] = LOW
+    for partner, row in zip(*(rows.tolist() for rows in taken), strict=True):
+        if counted[1][row] and result.detections[row] == IGNORED:
+            why = f", {result.truth_reasons[partner]}" if own[0][partner] else ""
+            result.reasons[row] = f"on a {truth.types[partner]}{why}"
+
+
+def _excuse(truth: Labels, row: int) -> str:
+    """Why KITTI's metric counts an object at no difficulty."""
+    if truth.bbox[row, 3] - truth.bbox[row, 1] < MIN_HEIGHT[HARD]:
+        return LOW
+    if truth.occluded[row] > MAX_OCCLUDED[HARD]:
+        return f"hidden, {truth.occluded[row]}"
+    return f"cut off, {truth.truncated[row]:.2f}"

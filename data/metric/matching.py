@@ -132,6 +132,52 @@ def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return over_union(area, slice(3, 5)), over_union(volume, slice(3, 6))
 
 
+class Words(NamedTuple):
+    """Why an object is missed, or why a detection is false."""
+
+    taken: str  # what overlaps enough has another partner
+    other: str  # where only another class is; {} stands for it
+    nothing: str
+
+
+OF_MISSED = Words("its detection has another object", "found as {}", "nothing found there")
+OF_FALSE = Words("its object has another detection", "there is a {}", "no object there")
+
+
+def tell_reasons(
+    wrong: np.ndarray,
+    pairs: tuple[np.ndarray, np.ndarray],
+    iou: np.ndarray,
+    least: float,
+    names: np.ndarray,
+    words: Words,
+    told: np.ndarray,
+) -> None:
+    """Writes why boxes of one class are wrong.
+
+    Args:
+        wrong: [N] bool.
+        pairs: rows of these boxes, and rows of the boxes on the other side, [P] each.
+        iou: [P] of the pairs; more than `least` makes a match.
+        names: classes of the boxes on the other side, empty for boxes of this class.
+        told: [N] str objects, where the wrong ones get theirs.
+    """
+    for row in np.flatnonzero(wrong).tolist():
+        near = np.flatnonzero(pairs[0] == row)
+        partners = names[pairs[1][near]]
+        best = iou[near[partners == ""]].max(initial=0.0)
+        strange = near[(partners != "") & (iou[near] > 0)]
+        if best > least:
+            told[row] = words.taken
+        elif best > 0:
+            shown = min(round(100 * best), np.ceil(100 * least) - 1) / 100  # less, rounded too
+            told[row] = f"best overlap {shown:.2f} < {least:.2f}"
+        elif len(strange):
+            told[row] = words.other.format(names[pairs[1][strange[iou[strange].argmax()]]])
+        else:
+            told[row] = words.nothing
+
+
 COUNTS, NEUTRAL, OUT = 0, 1, 2
 
 NEIGHBOURS = {"Car": "Van", "Pedestrian": "Person_sitting"}

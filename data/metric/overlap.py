@@ -252,13 +252,19 @@ class OverlapMatches:
 
     def errors(self, score: float = OPERATING_SCORE) -> tuple[np.ndarray, np.ndarray]:
         """The missed objects [G] and the false detections [D] at a score, bool."""
-        roles, matcher = self._match(ALL)
-        taken = matcher.taken(np.array([score]))[:, 0]
-        missed = roles == COUNTS
-        missed[matcher.truth[taken]] = False
+        objects, detections, _ = self.taken(score)
+        missed = self._objects & (self._truth.points > 0)
+        missed[objects] = False
         false = self._own & (self._found.scores >= score)
-        false[matcher.detections[taken]] = False
+        false[detections] = False
         return missed, false
+
+    def taken(self, score: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of objects and of the detections that they are matched with at a score, and their
+        overlaps."""
+        matcher = self._match(ALL)[1]
+        taken = matcher.taken(np.array([score]))[:, 0]
+        return matcher.truth[taken], matcher.detections[taken], matcher.iou[taken]
 
     def _match(self, group: Group) -> tuple[np.ndarray, Matcher]:
         """Roles [G] of the objects, see data.metric.matching, and the matcher of a group."""

@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners
+from millisecond.data.metric.kitti import IGNORED
 from millisecond.detector.draw.style import (
     BACKGROUND,
     EMPTY,
@@ -14,8 +15,9 @@ from millisecond.detector.draw.style import (
     TEXT,
     BoxSet,
     Shown,
-    dash,
     draw_lines,
+    mark,
+    outline,
     ramp,
     tint,
 )
@@ -31,13 +33,14 @@ TITLE, SMALL_TITLE, ROW = 17, 14, 17  # pixels: letters of one row, of more rows
 
 def draw_birds_eye(shown: Shown, colour_by: str = "height", view: View | None = None) -> np.ndarray:
     """Points, boxes and title -> [H, W, 3] uint8 RGB. Ground truth is a faint area with a dashed
-    edge, a detection a solid line with its score; a line from the middle leads out of the front.
+    edge, a detection a solid line; a line from the middle leads out of the front. Errors have a
+    mark, ignored boxes only corners.
 
     colour_by: "height" or "intensity" of the points. view: None for one that shows everything.
     """
     view = view or _whole(shown)
     plot = _plot(shown, colour_by, view)
-    _scores(plot, view, shown.detections or EMPTY)
+    _captions(plot, view, shown)
 
     strip = legend(shown.sets, view.size[0])
     size = (LEFT + view.size[0] + RIGHT, TOP + view.size[1] + BOTTOM + strip.height)
@@ -114,41 +117,40 @@ def _footprints(boxes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw_set(plot: Image.Image, view: View, shown: BoxSet, dashed: bool) -> None:
     draw = ImageDraw.Draw(plot, "RGBA")
-    wide = SMOOTH if dashed else 2 * SMOOTH  # of heading lines and crosses
-    footprints = (places * SMOOTH for places in _footprints(shown.boxes, view))
-    for colour, corners, heading in zip(shown.colours, *footprints, strict=True):
-        path = [tuple(c) for c in corners.tolist()]
+    wide = SMOOTH if dashed else 2 * SMOOTH  # of heading lines
+    edge = 2 * SMOOTH - 1 if dashed else 2 * SMOOTH + 1
+    all_corners, headings = (places * SMOOTH for places in _footprints(shown.boxes, view))
+    for i, (colour, corners) in enumerate(zip(shown.colours, all_corners, strict=True)):
+        path, verdict = [tuple(c) for c in corners.tolist()], shown.verdict(i)
         line = tint(colour) if dashed else colour
         if dashed:
             draw.polygon(path, fill=(*colour, 70))
+        if dashed or verdict == IGNORED:
             edges = np.stack([corners, np.roll(corners, -1, axis=0)], axis=1)
-            draw_lines(draw, dash(edges, 5 * SMOOTH), line, 2 * SMOOTH - 1)
+            draw_lines(draw, outline(edges, verdict, 5 * SMOOTH), line, edge)
         else:
-            draw.line([*path, path[0], path[1]], line, 2 * SMOOTH + 1, joint="curve")
-        draw_lines(draw, heading[None], line, wide)
-    corners = _footprints(shown.boxes, view)[0] * SMOOTH
-    for i in np.flatnonzero(shown.wrong()):  # the diagonals of missed objects, false detections
-        draw_lines(draw, corners[i][[[0, 2], [1, 3]]], shown.colours[i], wide)
+            draw.line([*path, path[0], path[1]], line, edge, joint="curve")
+        draw_lines(draw, headings[i][None], line, wide)
+        draw_lines(draw, mark(corners, verdict), colour, 2 * SMOOTH)
 
 
-def _scores(plot: Image.Image, view: View, shown: BoxSet) -> None:
-    """A score beside each box, on a side where it covers no other box and no other score."""
-    if shown.scores is None:
-        return
+def _captions(plot: Image.Image, view: View, shown: Shown) -> None:
+    """A text beside each box, on a side where it covers no other box and no other text."""
     draw = ImageDraw.Draw(plot)
-    outlines = np.concatenate(_footprints(shown.boxes, view), axis=1)  # [M, 6, 2]
-    low, high = outlines.min(1), outlines.max(1)
-    space = FreeSpace((0, 0, *view.size), np.concatenate([low, high], axis=1))
-    captions = shown.captions()
-    for i in np.argsort(-shown.scores):
-        w, h = extent = np.array([width(captions[i], 13), 13])
-        (u0, v0), (u1, v1) = low[i], high[i]
+    sets = [boxes.boxes for boxes in shown.sets.values()] or [EMPTY.boxes]
+    outlines = np.concatenate(_footprints(np.concatenate(sets), view), axis=1)  # [M, 6, 2]
+    taken = np.concatenate([outlines.min(1), outlines.max(1)], axis=1)
+    space = FreeSpace((0, 0, *view.size), taken)
+    for box, text, colour in shown.captions():
+        own = np.concatenate(_footprints(box[None], view), axis=1)[0]
+        w, h = extent = np.array([width(text, 13), 13])
+        (u0, v0), (u1, v1) = own.min(axis=0), own.max(axis=0)
         u, v = (u0 + u1 - w) / 2, (v0 + v1 - h) / 2
         corners = np.array([(u1 + 4, v), (u0 - 4 - w, v), (u, v0 - 3 - h), (u, v1 + 3)])
         place = space.take(np.concatenate([corners, corners + extent], axis=1))
         if place is not None:
             at = (place[0], place[1] + h / 2)
-            write(draw, at, captions[i], shown.colours[i], 13, outlined=True)
+            write(draw, at, text, colour, 13, outlined=True)
 
 
 def _axes(draw: ImageDraw.ImageDraw, view: View) -> None:

@@ -8,35 +8,38 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
-from html import escape
 from http import HTTPStatus
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from millisecond.data.boxes import box_corners
-from millisecond.data.calibration import EDGES
 from millisecond.data.files import require
 from millisecond.detector.draw.scene import (
+    AT_FIRST,
     COLOUR_BY,
     EYE,
     FIELD_OF_VIEW,
-    GROUND,
     RING,
-    RINGS,
     TARGET,
+    box_lines,
+    placed_texts,
     point_colours,
+    ring_marks,
     ring_segments,
     trail_colours,
     within_reach,
 )
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet, Shown
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, Colour, Shown
+from millisecond.detector.draw.text import SIZE, FreeSpace, legend, line
+from millisecond.detector.draw.view import Viewpoint
 
 HOST = "127.0.0.1"  # reached by SSH
 NAMES = ("localhost", HOST)  # that a browser may call it by
 PORT = 8080
 THICK, THIN = 2.5, 1.5  # pixels
+PANEL = 290  # pixels: width of the legend in the panel
 
 
 class BrowserView:
@@ -61,10 +64,13 @@ class BrowserView:
                 self._server = viser.ViserServer(HOST, port, label="millisecond", verbose=False)
                 stack.callback(self._server.stop)
             stack.pop_all()  # it is guarded, and goes on
-        self._labels: list[Any] = []
+        self._texts: dict[int, PageTexts] = {}  # by the number of the page
         self._image: Any = None
+        self._shown = Shown()
         self._prepare_scene()
         self._prepare_panel(score)
+        self._server.on_client_connect(self._welcome)
+        self._server.on_client_disconnect(lambda page: self._texts.pop(page.client_id, None))
 
     def __enter__(self) -> BrowserView:
         return self
@@ -89,15 +95,24 @@ class BrowserView:
                 point_size=0.04,
                 point_shading="flat",
             )
-            self._lines("/ground truth", *box_lines(shown.ground_truth or EMPTY), THICK)
-            self._lines("/detections", *box_lines(found), THICK)
+            truth = shown.ground_truth or EMPTY
+            self._lines("/ground truth", *box_lines(truth, dashed=True)[:2], THICK)
+            self._lines("/detections", *box_lines(found, dashed=False)[:2], THICK)
             trails = found if self._trails.value else EMPTY
             self._lines("/trails", *trail_colours(trails), THIN)
-            self._write_captions(found)
             rows = "\n".join(f"| {name} | {value} |" for name, value in shown.figures.items())
             self._text.content = f"**{shown.title}**\n\n| | |\n|---|---|\n{rows}"
-            self._legend.content = legend(found)
+            self._legend.image = np.asarray(legend(shown.sets, PANEL))
             self._show_image(shown.inset)
+            self._shown = shown
+            for texts in list(self._texts.values()):
+                texts.show(shown)
+
+    def _welcome(self, page: Any) -> None:
+        """Of a page that was opened: its texts follow its own camera."""
+        texts = self._texts[page.client_id] = PageTexts(page)
+        page.camera.on_update(lambda _: texts.show(self._shown))
+        texts.show(self._shown)
 
     def _prepare_scene(self) -> None:
         server = self._server
@@ -108,16 +123,12 @@ class BrowserView:
         server.initial_camera.fov = float(np.radians(FIELD_OF_VIEW))
         segments = ring_segments(180)
         self._lines("/rings", segments, np.full((len(segments), 3), np.array(RING) / 255), THIN)
-        for metres in RINGS:
-            server.scene.add_label(
-                f"/distance {metres}", f"{metres} m", position=(metres, 0, GROUND)
-            )
 
     def _prepare_panel(self, score: float) -> None:
         gui = self._server.gui
         gui.set_panel_label("millisecond")
-        self._text = gui.add_markdown("waiting for the first scan")
-        self._legend = gui.add_html("")
+        self._text = gui.add_markdown("loading")
+        self._legend = gui.add_image(np.asarray(legend({}, 1)), format="png")
         self._paused = gui.add_checkbox("pause", False)
         self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, score)
         self._trails = gui.add_checkbox("trails", True)
@@ -137,22 +148,6 @@ class BrowserView:
             visible=len(segments) > 0,
         )
 
-    def _write_captions(self, found: BoxSet) -> None:
-        corners = box_corners(np.asarray(found.boxes, np.float64))
-        tops = corners.mean(axis=1) + (0, 0, 0.4) + (0, 0, 0.5) * np.ptp(corners, axis=1)
-        captions = found.captions()
-        for label in self._labels[len(captions) :]:
-            label.remove()
-        del self._labels[len(captions) :]
-        for i, (caption, top) in enumerate(zip(captions, tops, strict=True)):
-            if i == len(self._labels):
-                label = self._server.scene.add_label(
-                    f"/captions/{i}", caption, position=tuple(top), anchor="bottom-center"
-                )
-                self._labels.append(label)
-            else:
-                self._labels[i].text, self._labels[i].position = caption, tuple(top)
-
     def _show_image(self, inset: np.ndarray | None) -> None:
         if inset is None and self._image is not None:
             self._image.remove()
@@ -163,24 +158,56 @@ class BrowserView:
             self._image.image = inset
 
 
-def box_lines(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
-    """The edges and heading lines of boxes: segments [13 M, 2, 3], colours [13 M, 3], 0 to 1."""
-    corners = box_corners(np.asarray(shown.boxes, np.float64))
-    middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
-    heading = np.stack([middle, front + 0.3 * (front - middle)], axis=1)[:, None]
-    lines = np.concatenate([corners[:, EDGES], heading], axis=1)
-    colours = np.array(shown.colours, np.float64).reshape(-1, 3) / 255
-    return lines.reshape(-1, 2, 3), np.repeat(colours, lines.shape[1], axis=0)
+class PageTexts:
+    """Captions and distances on one page: images that turn to its camera, as large as elsewhere."""
+
+    def __init__(self, page: Any):
+        """page: a client of viser."""
+        self._page = page
+        self._images: list[Any] = []
+        self._written: list[tuple[str, Colour]] = []  # what each image says
+        self._lock = Lock()  # the camera moves while another scan comes
+
+    def show(self, shown: Shown) -> None:
+        """Replace them by the texts of a scan, as the camera sees it now."""
+        camera = self._page.camera
+        with self._lock, self._page.atomic():
+            view = viewpoint_of(camera)
+            space, marks = FreeSpace((0, 0, *view.size)), ring_marks(AT_FIRST)
+            placed = list(placed_texts(view, marks, shown, space))
+            for i, (text, colour, place, depth) in enumerate(placed):
+                image = self._image(i, text, colour)
+                high, wide = image.image.shape[:2]
+                metres = depth / view.focal  # of a pixel
+                image.render_width, image.render_height = wide * metres, high * metres
+                image.position, image.wxyz = tuple(view.point(place, depth)), tuple(camera.wxyz)
+                image.visible = True
+            for image in self._images[len(placed) :]:
+                image.visible = False
+
+    def _image(self, i: int, text: str, colour: Colour) -> Any:
+        if i == len(self._images):
+            pixels = np.asarray(line(text, SIZE, colour))
+            add = self._page.scene.add_image
+            shade = {"cast_shadow": False, "receive_shadow": False}
+            self._images.append(add(f"/texts/{i}", pixels, 1.0, 1.0, format="png", **shade))
+            self._written.append((text, colour))
+        elif self._written[i] != (text, colour):
+            self._images[i].image = np.asarray(line(text, SIZE, colour))
+            self._written[i] = text, colour
+        return self._images[i]
 
 
-def legend(shown: BoxSet) -> str:
-    """The classes that occur with their colours, as HTML."""
-    colours = sorted(set(zip(shown.names, shown.colours, strict=True)))
-    squares = (
-        f'<span style="color: rgb{colour}">&#9632;</span> {escape(name)}'
-        for name, colour in colours
-    )
-    return f'<div style="padding: 0 0.8em">{" &nbsp; ".join(squares)}</div>'
+def viewpoint_of(camera: Any) -> Viewpoint:
+    """Of a page's camera, whose axes are x right, y down, z forward."""
+    w, x, y, z = np.asarray(camera.wxyz, np.float64)
+    right = np.array([1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)])
+    down = np.array([2 * (x * y - w * z), 1 - 2 * (x * x + z * z), 2 * (y * z + w * x)])
+    matrix = np.eye(4)
+    matrix[:3, :3] = right, -down, -np.cross(right, down)
+    matrix[:3, 3] = -matrix[:3, :3] @ np.asarray(camera.position, np.float64)
+    size = camera.image_width, camera.image_height
+    return Viewpoint(matrix, size[1] / 2 / np.tan(camera.fov / 2), size)
 
 
 @contextmanager

@@ -9,14 +9,23 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES, Calibration
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet, Shown, dash, draw_lines, tint
+from millisecond.detector.draw.style import (
+    BACKGROUND,
+    EMPTY,
+    BoxSet,
+    Shown,
+    draw_lines,
+    mark,
+    outline,
+    tint,
+)
 from millisecond.detector.draw.text import FreeSpace, legend, width, write
 
 SMOOTH = 2  # lines are drawn this many times larger, then shrunk
 NEAR = 0.5  # metres in front of the camera where edges are cut off
 THIN = 30.0  # metres from which lines are thin
 HALO = (0, 0, 0, 110)  # around the lines, for bright backgrounds
-BETWEEN = (0, 0, 0, 190)  # the gaps of dashed lines, so that dashes are seen on anything
+BETWEEN = (0, 0, 0, 215)  # the gaps of dashed lines, so that dashes are seen on anything
 MARGIN, PADDING = 12, 5  # pixels beside the title and legend, and above and below them
 FRONT = [0, 4, 7, 3]  # corners of the front face
 
@@ -74,14 +83,13 @@ def draw_camera(image: np.ndarray, calibration: Calibration, shown: Shown) -> np
     """
     high, wide = image.shape[:2]
     large = Image.fromarray(image).resize((wide * SMOOTH, high * SMOOTH))
-    found = shown.detections or EMPTY
-    _draw_set(large, calibration, found, dashed=False)
+    _draw_set(large, calibration, shown.detections or EMPTY, dashed=False)
     _draw_set(large, calibration, shown.ground_truth or EMPTY, dashed=True)
     strip = legend(shown.sets, wide - 2 * MARGIN, shown.title)
     picture = Image.new("RGB", (wide, high + strip.height + 2 * PADDING), BACKGROUND)
     picture.paste(large.resize((wide, high), Image.Resampling.BOX))
     picture.paste(strip, (MARGIN, high + PADDING), strip)
-    _captions(ImageDraw.Draw(picture), (high, wide), calibration, found)
+    _captions(ImageDraw.Draw(picture), (high, wide), calibration, shown)
     return np.asarray(picture)
 
 
@@ -99,51 +107,46 @@ def draw_inset(
     large = small.resize((wide * SMOOTH, high * SMOOTH))
     _draw_set(large, calibration, detections, dashed=False)
     small = large.resize((wide, high), Image.Resampling.BOX)
-    _captions(ImageDraw.Draw(small), (high, wide), calibration, detections)
+    shown = Shown(detections=detections)
+    _captions(ImageDraw.Draw(small), (high, wide), calibration, shown)
     return np.asarray(small)
-
-
-def _far_first(shown: BoxSet) -> np.ndarray:
-    return np.argsort(-np.linalg.norm(shown.boxes[:, :2], axis=1))
 
 
 def _draw_set(large: Image.Image, calibration: Calibration, shown: BoxSet, dashed: bool) -> None:
     draw = ImageDraw.Draw(large, "RGBA")
     edges, seen = project_edges(shown.boxes, calibration)
-    fronts, wrong = box_corners(shown.boxes)[:, FRONT], shown.wrong()
-    for i in _far_first(shown):
-        lines, colour = edges[i, seen[i]] * SMOOTH, shown.colours[i]
+    fronts = box_corners(shown.boxes)[:, FRONT]
+    for i in np.argsort(-np.linalg.norm(shown.boxes[:, :2], axis=1)):  # far boxes first
+        lines, colour, verdict = edges[i, seen[i]] * SMOOTH, shown.colours[i], shown.verdict(i)
         # Boxes far away get finer lines, so that their inside stays visible.
         thick = 3 if shown.boxes[i, 0] > THIN else 6 - 2 * dashed
         pixels, depth = calibration.lidar_to_image(fronts[i])
         in_front = (depth > NEAR).all()
-        if wrong[i] and in_front:
-            draw_lines(draw, pixels[[[0, 2], [1, 3]]] * SMOOTH, colour, 3)
+        if in_front and not dashed:
+            draw.polygon([tuple(p) for p in (pixels * SMOOTH).tolist()], fill=(*colour, 60))
+        if in_front:
+            lines_of_mark = mark(pixels * SMOOTH, verdict)
+            draw_lines(draw, lines_of_mark, HALO, 3 + 2 * SMOOTH)
+            draw_lines(draw, lines_of_mark, colour, 4)
+        drawn = outline(lines, verdict, 8 * SMOOTH if dashed else None)
         if dashed:
             draw_lines(draw, lines, BETWEEN, thick + 2)
-            draw_lines(draw, dash(lines, 8 * SMOOTH), tint(colour, 0.4), thick)
-            continue
-        if in_front:
-            draw.polygon([tuple(p) for p in (pixels * SMOOTH).tolist()], fill=(*colour, 60))
-        draw_lines(draw, lines, HALO, thick + 2 * SMOOTH)
-        draw_lines(draw, lines, colour, thick)
+        else:
+            draw_lines(draw, drawn, HALO, thick + 2 * SMOOTH)
+        draw_lines(draw, drawn, tint(colour, 0.5) if dashed else colour, thick)
 
 
 def _captions(
-    draw: ImageDraw.ImageDraw, shape: tuple[int, int], calibration: Calibration, shown: BoxSet
+    draw: ImageDraw.ImageDraw, shape: tuple[int, int], calibration: Calibration, shown: Shown
 ) -> None:
-    """The score above each box, the near boxes first; a score that would cover another is left
-    out."""
+    """The text above each box; one that would cover another is left out."""
     space = FreeSpace((0, 0, shape[1], shape[0]))
-    boxes = calibration.image_boxes(shown.boxes, shape)
-    captions = shown.captions()
-    for i in _far_first(shown)[::-1]:
-        left, top, right, bottom = boxes[i]
-        if right <= left or bottom <= top or not captions[i]:
+    for box, text, colour in shown.captions():
+        left, top, right, bottom = calibration.image_boxes(box[None], shape)[0]
+        if right <= left or bottom <= top:
             continue
-        wide = width(captions[i], 12) + 6
+        wide = width(text, 13) + 4
         u = min(max((left + right - wide) / 2, 0), shape[1] - wide)
         v = max(top - 18, 0)
-        if space.take(np.array([[u, v, u + wide, v + 15]])) is not None:
-            draw.rectangle((u, v, u + wide, v + 15), fill=shown.colours[i])
-            write(draw, (u + wide / 2, v + 7.5), captions[i], BACKGROUND, 12, "mm")
+        if space.take(np.array([[u, v, u + wide, v + 16]])) is not None:
+            write(draw, (u + wide / 2, v + 8), text, colour, 13, "mm", outlined=True)

@@ -9,7 +9,16 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners, points_in_boxes
 from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED
-from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, Shown, ramp
+from millisecond.detector.draw.style import (
+    BACKGROUND,
+    FAINT,
+    GRID,
+    TEXT,
+    Colour,
+    Shown,
+    ramp,
+    told_verdict,
+)
 from millisecond.detector.draw.text import shortened, write
 
 CELL, SIDE, CAPTION, GAP = 200, 100, 34, 8  # pixels
@@ -106,7 +115,7 @@ def _view(
 SIZE, ROW, APART = 14, 22, 24  # of letters, of a row and between two blocks, pixels
 HEADINGS = ("class", "distance, m", "points", "score", "overlap", "verdict")
 RIGHT_ENDS = (0, 190, 250, 310, 380, 400)  # pixels; of the first and last column the left end
-BLOCK = 500  # pixels, width of all columns
+BLOCK = 628  # pixels, width of all columns
 LONGEST = 120  # pixels of a class name
 ORDER = (MISSED, FALSE, MATCHED)  # then all others
 
@@ -120,13 +129,13 @@ class Row(NamedTuple):
     points: int  # in the box
     score: float | None
     overlap: float | None
-    verdict: str
+    verdict: str  # and its reason
 
 
 def object_rows(shown: Shown) -> list[Row]:
     """Errors first, then by distance. An object that a detection is matched with is not listed:
     the detection is."""
-    rows = []
+    rows, place = [], {verdict: number for number, verdict in enumerate(ORDER)}
     for source, boxes in shown.sets.items():
         inside = points_in_boxes(shown.points, boxes.boxes).sum(axis=1)
         verdicts = boxes.verdicts or (source.removesuffix("s"),) * len(boxes.names)
@@ -137,9 +146,10 @@ def object_rows(shown: Shown) -> list[Row]:
             overlap = None if boxes.overlaps is None else float(boxes.overlaps[i])
             distance = float(np.hypot(*boxes.boxes[i, :2]))
             colour, number = boxes.colours[i], int(inside[i])
-            rows.append(Row(name, colour, distance, number, score, overlap, verdict))
-    place = {verdict: number for number, verdict in enumerate(ORDER)}
-    return sorted(rows, key=lambda row: (place.get(row.verdict, len(ORDER)), row.distance))
+            told = told_verdict(verdict, boxes.reasons[i] if boxes.reasons else "").strip()
+            row = Row(name, colour, distance, number, score, overlap, told or verdict)
+            rows.append((place.get(verdict, len(ORDER)), distance, row))
+    return [row for *_, row in sorted(rows, key=lambda row: row[:2])]
 
 
 def draw_object_table(rows: list[Row], width: int) -> np.ndarray:
@@ -163,7 +173,8 @@ def _texts(row: Row) -> tuple[str, ...]:
     score = "" if row.score is None else f"{row.score:.2f}"
     overlap = "" if row.overlap is None or np.isnan(row.overlap) else f"{row.overlap:.2f}"
     name = shortened(row.name, SIZE, LONGEST)
-    return (name, f"{row.distance:.1f}", str(row.points), score, overlap, row.verdict)
+    verdict = shortened(row.verdict, SIZE, BLOCK - RIGHT_ENDS[-1])
+    return (name, f"{row.distance:.1f}", str(row.points), score, overlap, verdict)
 
 
 def _write_row(

@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 
 from millisecond.detector.draw.style import (
     BACKGROUND,
+    CLASS_COLOURS,
     FAINT,
     GRID,
     OTHER_COLOURS,
@@ -24,15 +25,7 @@ SMOOTH = 3  # drawn this many times larger, then shrunk
 SIZE = (420, 300)  # pixels of the area of the curves
 LEFT, TOP, RIGHT, BOTTOM = 62, 54, 24, 52  # margins of a panel
 ROW, KEY = 20, 34  # of the list of lines: its rows, and the piece of line before a name
-COLOURS: tuple[Colour, ...] = (
-    (52, 224, 108),
-    (84, 156, 255),
-    (255, 170, 0),
-    *OTHER_COLOURS[:1],
-    *OTHER_COLOURS[3:4],
-    (255, 84, 84),
-    *OTHER_COLOURS[1:3],
-)
+COLOURS: tuple[Colour, ...] = (*CLASS_COLOURS.values(), *OTHER_COLOURS)
 
 
 class Line(NamedTuple):

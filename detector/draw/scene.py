@@ -6,6 +6,7 @@ Open3D is imported inside the functions that need it, which run in a process of 
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -25,18 +26,20 @@ from millisecond.detector.draw.style import (
     INTENSITIES,
     TEXT,
     BoxSet,
+    Colour,
     Shown,
-    dash,
+    mark,
+    outline,
     ramp,
     tint,
 )
-from millisecond.detector.draw.text import FreeSpace, legend, panel, shortened, write
+from millisecond.detector.draw.text import SIZE, FreeSpace, legend, panel, shortened, write
 from millisecond.detector.draw.view import Viewpoint, take
 
 RINGS, GROUND = (10, 20, 30, 40, 50, 60, 70), -1.75  # metres from and below the sensor
 RING = (66, 75, 92)  # colour
 SIDES = 6  # of a tube
-TOP_CROSS = [[4, 6], [5, 7]]  # corners: the diagonals of the top face
+FACES = [[4, 5, 6, 7], [0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6], [3, 0, 4, 7]]  # top and sides
 
 
 class ColoredMesh(NamedTuple):
@@ -48,25 +51,32 @@ class ColoredMesh(NamedTuple):
 
 
 def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> ColoredMesh:
-    """Box edges and heading lines as tubes, thicker with the distance to the eye [3].
+    """The lines of boxes as tubes, thicker with the distance to the eye [3].
 
-    dashed: thin and dashed, for ground truth; detections are thick and solid. Missed objects and
-    false detections have a cross on top.
+    dashed: thin and dashed, for ground truth; detections are thick and solid.
     """
+    segments, colours, of_box = box_lines(shown, dashed)
+    thin, slope = (0.016, 0.0008) if dashed else (0.03, 0.0012)
+    radius = thin + slope * np.linalg.norm(shown.boxes[:, :3] - eye, axis=1)
+    return _tubes(segments, radius[of_box], colours)
+
+
+def box_lines(shown: BoxSet, dashed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Edges, heading lines and marks: segments [S, 2, 3], colours [S, 3] from 0 to 1, the row of
+    the box [S] int64. Errors have a mark on each face but the lowest one."""
     corners = box_corners(np.asarray(shown.boxes, np.float64))
     middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
     out = (front - middle) / np.maximum(np.linalg.norm(front - middle, axis=1), 1e-6)[:, None]
     heading = np.stack([middle, front + 0.7 * out], axis=1)[:, None]
-    lines = np.concatenate([corners[:, EDGES], heading], axis=1)  # [M, 13, 2, 3]
-    thin, slope = (0.016, 0.0008) if dashed else (0.03, 0.0012)
-    radius = thin + slope * np.linalg.norm(middle - eye, axis=1)
+    pieces = [np.zeros((0, 2, 3))]
+    for i, own in enumerate(corners):
+        verdict = shown.verdict(i)
+        faces = [mark(own[face], verdict) for face in FACES]
+        edges = outline(own[EDGES], verdict, 0.25 if dashed else None)
+        pieces.append(np.concatenate([edges, heading[i], *faces]))
+    of_box = np.repeat(np.arange(len(corners)), [len(piece) for piece in pieces[1:]])
     colours = _shares([tint(colour) if dashed else colour for colour in shown.colours])
-    pieces = [dash(edges, 0.25) for edges in lines] if dashed else list(lines)
-    for i in np.flatnonzero(shown.wrong()):
-        pieces[i] = np.concatenate([pieces[i], corners[i][TOP_CROSS]])
-    counts = [len(piece) for piece in pieces]
-    segments = np.concatenate([np.zeros((0, 2, 3)), *pieces])
-    return _tubes(segments, np.repeat(radius, counts), np.repeat(colours, counts, axis=0))
+    return np.concatenate(pieces), colours[of_box], of_box
 
 
 def trail_tubes(shown: BoxSet, eye: np.ndarray) -> ColoredMesh:
@@ -281,16 +291,23 @@ def lay_over(picture: np.ndarray, view: Viewpoint, marks: np.ndarray, shown: Sho
     if shown.figures:
         taken.append(_paste(image, panel(shown.figures), MARGIN, 40))
     space = FreeSpace((0, 0, wide, top), np.array(taken, np.float64))
-    found = shown.detections or EMPTY
-    captions = found.captions()
-    for i, place, _ in view.place_captions(found, space):
-        write(draw, tuple(place), captions[i], found.colours[i], 14, "mm", outlined=True)
-    for metres, place, depth in zip(RINGS, *view.project(marks), strict=True):
-        if depth > 0 and take(space, place, f"{metres} m"):
-            write(draw, tuple(place), f"{metres} m", FAINT, 14, "mm", outlined=True)
+    for text, colour, place, _ in placed_texts(view, marks, shown, space):
+        write(draw, tuple(place), text, colour, SIZE, "mm", outlined=True)
     title = shortened(shown.title, TITLE, room)
     write(draw, (MARGIN, 24), title, TEXT, TITLE, outlined=True)
     return np.asarray(image)
+
+
+def placed_texts(
+    view: Viewpoint, marks: np.ndarray, shown: Shown, space: FreeSpace
+) -> Iterator[tuple[str, Colour, np.ndarray, float]]:
+    """Captions of boxes and distances of rings that find room, as seen from `view`: text, colour,
+    pixel of the middle, depth. marks: as in `lay_over`."""
+    for caption, place, depth in view.place_captions(shown.captions(), space):
+        yield caption.text, caption.colour, place, depth
+    for metres, place, depth in zip(RINGS, *view.project(marks), strict=True):
+        if depth > 0 and take(space, place, f"{metres} m"):
+            yield f"{metres} m", FAINT, place, float(depth)
 
 
 def framed(inset: np.ndarray) -> Image.Image:
@@ -308,6 +325,7 @@ def _paste(image: Image.Image, part: Image.Image, left: int, top: int) -> tuple[
 
 EYE, TARGET = np.array([-11.0, 0.0, 8.0]), np.array([14.0, 0.0, -1.0])  # metres, LiDAR frame
 FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
+AT_FIRST = (1280, 720)  # pixels of a window
 SMOOTH = 2  # rendered this many times larger, then shrunk
 PATIENCE = 300.0  # seconds for one picture
 

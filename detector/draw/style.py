@@ -12,27 +12,28 @@ from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 
 Colour = tuple[int, int, int]
 
+# Told apart, also when tinted, by eyes of all three colour-vision deficiencies; found by a search.
 CLASS_COLOURS: dict[str, Colour] = {
-    "Car": (52, 224, 108),
-    "Pedestrian": (255, 84, 84),
-    "Cyclist": (255, 214, 50),
-    "Van": (84, 156, 255),
+    "Car": (118, 167, 60),
+    "Pedestrian": (193, 95, 135),
+    "Cyclist": (237, 235, 18),
+    "Van": (135, 70, 242),
 }
-# Far, also when tinted, from the colours above, from each other and from the ramp (CIEDE2000).
+# As far as twelve can be from each other, with such eyes too; and from the ramp.
 OTHER_COLOURS: tuple[Colour, ...] = (
-    (255, 0, 225),
-    (205, 125, 40),
-    (180, 150, 240),
-    (0, 240, 225),
-    (135, 150, 75),
-    (255, 180, 225),
-    (0, 165, 150),
-    (180, 240, 15),
+    (251, 71, 5),
+    (133, 129, 253),
+    (138, 243, 116),
+    (241, 152, 255),
+    (235, 163, 124),
+    (3, 117, 50),
+    (200, 163, 187),
+    (193, 4, 31),
 )
 VERDICT_COLOURS: dict[str, Colour] = {
-    MATCHED: (52, 224, 108),
-    MISSED: (255, 170, 0),
-    FALSE: (255, 70, 90),
+    MATCHED: (85, 250, 156),
+    MISSED: (202, 85, 2),
+    FALSE: (229, 20, 251),
     IGNORED: (124, 134, 150),
 }
 FURTHER_TYPES = ("Truck", "Person_sitting", "Tram", "Misc")  # KITTI's, after the four above
@@ -54,41 +55,69 @@ class BoxSet(NamedTuple):
     ids: np.ndarray | None = None  # [M] int64 numbers of tracks, 0 for none
     trails: tuple[np.ndarray, ...] = ()  # M paths [T, 3] of the centres, oldest first; or none
     verdicts: tuple[str, ...] = ()  # M of data.metric.kitti, where errors are judged
+    reasons: tuple[str, ...] = ()  # M, of the verdicts; an empty one where a verdict needs none
     overlaps: np.ndarray | None = None  # [M] of matched detections with their objects, else NaN
     by_error: bool = False  # whether boxes have the colours of the verdicts, not of the classes
 
     def captions(self) -> list[str]:
-        """For each box its track's number, if any, its score with two decimals and, of a match,
-        the overlap in brackets; nothing without scores."""
-        if self.scores is None:
-            return [""] * len(self.names)
-        ids = [0] * len(self.names) if self.ids is None else self.ids
-        numbers = (f"#{number} " if number else "" for number in ids)
-        texts = [f"{n}{score:.2f}" for n, score in zip(numbers, self.scores, strict=True)]
-        if self.overlaps is None:
-            return texts
-        return [
-            text if np.isnan(overlap) else f"{text} ({overlap:.2f})"
-            for text, overlap in zip(texts, self.overlaps, strict=True)
-        ]
+        """For each box its text, for eyes that do not tell its colour: the track's number, if any,
+        the class, the score; of a match, the overlap in brackets; of all others the verdict and
+        its reason. An object that is matched, or not judged, has none: its detection has."""
+        count = len(self.names)
+        ids = [0] * count if self.ids is None else self.ids
+        numbers = [f"#{number} " if number else "" for number in ids]
+        scores = [""] * count if self.scores is None else [f" {score:.2f}" for score in self.scores]
+        overlaps = np.full(count, np.nan) if self.overlaps is None else self.overlaps
+        told = [""] * count
+        for i, verdict in enumerate(self.verdicts):
+            reason = self.reasons[i] if self.reasons else ""
+            known = not np.isnan(overlaps[i])
+            told[i] = f" ({overlaps[i]:.2f})" if known else told_verdict(verdict, reason)
+        texts = zip(numbers, self.names, scores, told, strict=True)
+        return ["".join(parts) if parts[2] or parts[3] else "" for parts in texts]
 
     def wrong(self) -> np.ndarray:
-        """[M] bool: missed objects and false detections, which get a cross."""
+        """[M] bool: missed objects and false detections, which get a mark."""
         if not self.verdicts:
             return np.zeros(len(self.names), bool)
         return np.isin(self.verdicts, (MISSED, FALSE))
 
+    def verdict(self, i: int) -> str:
+        """Of a box; empty where errors are not judged."""
+        return self.verdicts[i] if self.verdicts else ""
+
     def judged(
-        self, verdicts: Sequence[str], overlaps: np.ndarray | None, by_error: bool
+        self,
+        verdicts: Sequence[str],
+        overlaps: np.ndarray | None,
+        by_error: bool,
+        reasons: Sequence[str] = (),
     ) -> BoxSet:
         """The same boxes with their verdicts; by_error: in the colours of these."""
         colours = tuple(VERDICT_COLOURS[v] for v in verdicts) if by_error else self.colours
         return self._replace(
-            verdicts=tuple(verdicts), overlaps=overlaps, by_error=by_error, colours=colours
+            verdicts=tuple(verdicts),
+            reasons=tuple(reasons),
+            overlaps=overlaps,
+            by_error=by_error,
+            colours=colours,
         )
 
 
+def told_verdict(verdict: str, reason: str) -> str:
+    """The text behind a class and a score; empty for a match."""
+    return "" if verdict == MATCHED else f" {verdict}{': ' * bool(reason)}{reason}"
+
+
 EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())
+
+
+class Caption(NamedTuple):
+    """A text for the box that it is written beside."""
+
+    box: np.ndarray  # [7]
+    text: str
+    colour: Colour
 
 
 class Shown(NamedTuple):
@@ -107,6 +136,18 @@ class Shown(NamedTuple):
         """The boxes by the names of their sets, which a legend has."""
         known = {"ground truth": self.ground_truth, "detections": self.detections}
         return {name: shown for name, shown in known.items() if shown is not None}
+
+    def captions(self) -> list[Caption]:
+        """Of all boxes, the most important first, so that they get the room: errors, then
+        detections by their score, then ignored objects."""
+        found = []
+        for boxes in self.sets.values():
+            scores = np.zeros(len(boxes.names)) if boxes.scores is None else boxes.scores
+            columns = zip(boxes.boxes, boxes.captions(), boxes.colours, strict=True)
+            parts = zip(map(Caption._make, columns), boxes.wrong(), scores, strict=True)
+            found += [(wrong, score, caption) for caption, wrong, score in parts if caption.text]
+        found.sort(key=lambda part: part[:2], reverse=True)
+        return [caption for _, _, caption in found]
 
 
 class Palette:
@@ -153,6 +194,33 @@ def ramp(values: np.ndarray, low: float, high: float) -> np.ndarray:
     place = ((values - low) / (high - low)).clip(0, 1)
     stops = np.linspace(0, 1, len(RAMP))
     return np.stack([np.interp(place, stops, RAMP[:, c]) for c in range(3)], 1).astype(np.uint8)
+
+
+ENDS = 0.2  # of an edge, at each corner of an ignored box
+
+
+def outline(edges: np.ndarray, verdict: str, dash_length: float | None) -> np.ndarray:
+    """The lines [S', 2, D] of a box with these edges [S, 2, D]: whole ones, or dashes of a length;
+    of an ignored box nothing but its corners."""
+    if verdict == IGNORED:
+        near, far = edges, edges[:, ::-1]
+        return np.concatenate([np.stack([e[:, 0], _between(e, ENDS)], 1) for e in (near, far)])
+    return edges if dash_length is None else dash(edges, dash_length)
+
+
+def mark(face: np.ndarray, verdict: str) -> np.ndarray:
+    """What tells an error on a face [4, D] without its colour, as lines [S, 2, D]: the diagonals of
+    a false detection, the rhombus of a missed object."""
+    if verdict == FALSE:
+        return face[[[0, 2], [1, 3]]]
+    if verdict == MISSED:
+        middles = (face + np.roll(face, -1, axis=0)) / 2
+        return np.stack([middles, np.roll(middles, -1, axis=0)], axis=1)
+    return np.zeros((0, 2, face.shape[-1]))
+
+
+def _between(edges: np.ndarray, share: float) -> np.ndarray:
+    return edges[:, 0] + share * (edges[:, 1] - edges[:, 0])
 
 
 def dash(segments: np.ndarray, dash_length: float) -> np.ndarray:

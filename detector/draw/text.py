@@ -21,8 +21,9 @@ from millisecond.detector.draw.style import (
     VERDICT_COLOURS,
     BoxSet,
     Colour,
-    dash,
     draw_lines,
+    mark,
+    outline,
 )
 
 PLAIN = frozenset(map(ord, string.ascii_letters + string.digits))
@@ -171,7 +172,7 @@ class FreeSpace:
 
 SIZE, ROW = 14, 24  # of the letters and of a row, pixels
 GAP = 20  # pixels between two entries
-CROSSED, CAPTIONS = "missed or false", "0.00 (0.00): score (overlap)"
+CAPTIONS = "Class 0.00 (0.00): score (overlap)"
 VALUE = 64  # pixels for a value of a panel
 
 Mark = Callable[[ImageDraw.ImageDraw, float, float], None]  # draws at (left, middle) of a row
@@ -187,8 +188,9 @@ class Entry(NamedTuple):
 
 
 def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Image:
-    """The title, a square for every class (or verdict) that occurs and the line styles, in as many
-    rows as fit them all into `room` pixels. Where errors are judged they are counted.
+    """The title, a square for every class that occurs, the shape of every verdict and the line
+    styles, in as many rows as fit them all into `room` pixels. Where errors are judged they are
+    counted.
 
     Args:
         sets: "ground truth" and "detections", as far as shown.
@@ -200,13 +202,17 @@ def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Imag
     if title:
         title = shortened(title, SIZE, room)
         entries.append(Entry(title, behind=10))
-    for name, colour in _colours(sets).items():
-        name = shortened(name + _counts(sets, name), SIZE, room - 16)
-        entries.append(Entry(name, 16, partial(_square, colour=colour)))
+    by_error = any(shown.by_error for shown in sets.values())
+    for name, colour in _colours(sets, by_error).items():
+        shape = _shape(name, colour) if by_error else partial(_square, colour)
+        text = shortened(name + _counts(sets, name, by_error), SIZE, room - 20)
+        entries.append(Entry(text, 20, shape))
     for name in sets:
         entries.append(Entry(name, 41, partial(_line, solid=name == "detections")))
-    if any(shown.wrong().any() for shown in sets.values()):
-        entries.append(Entry(CROSSED, 16, _cross))
+    verdicts = {verdict for shown in sets.values() for verdict in shown.verdicts}
+    for verdict in () if by_error else (MISSED, FALSE, IGNORED):
+        if verdict in verdicts:
+            entries.append(Entry(verdict, 20, _shape(verdict, TEXT)))
     if any(shown.overlaps is not None for shown in sets.values()):
         entries.append(Entry(CAPTIONS, behind=2))
     places, left, row, used = [], 0.0, 0, 1.0
@@ -264,9 +270,9 @@ def panel(rows: Mapping[str, str]) -> Image.Image:
     return strip
 
 
-def _colours(sets: Mapping[str, BoxSet]) -> dict[str, Colour]:
+def _colours(sets: Mapping[str, BoxSet], by_error: bool) -> dict[str, Colour]:
     """The meaning of the colours of the sets: verdicts or classes, KITTI's four first."""
-    if any(shown.by_error for shown in sets.values()):
+    if by_error:
         occur = {verdict for shown in sets.values() for verdict in shown.verdicts}
         return {verdict: colour for verdict, colour in VERDICT_COLOURS.items() if verdict in occur}
     found: dict[str, Colour] = {}
@@ -276,7 +282,7 @@ def _colours(sets: Mapping[str, BoxSet]) -> dict[str, Colour]:
     return {name: found[name] for name in order if name in found}
 
 
-def _counts(sets: Mapping[str, BoxSet], name: str) -> str:
+def _counts(sets: Mapping[str, BoxSet], name: str, by_error: bool) -> str:
     """The text after the name of a class or of a verdict: their number, where errors are judged."""
     judged = [
         (kind, verdict)
@@ -285,7 +291,7 @@ def _counts(sets: Mapping[str, BoxSet], name: str) -> str:
         # A match is an object and a detection: it is counted once.
         if verdict != MATCHED or of == "detections" or "detections" not in sets
     ]
-    if any(shown.by_error for shown in sets.values()):
+    if by_error:
         kinds = Counter(kind for kind, verdict in judged if verdict == name != IGNORED)
         text = ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds))
     else:
@@ -294,15 +300,19 @@ def _counts(sets: Mapping[str, BoxSet], name: str) -> str:
     return f": {text}" if text else ""
 
 
-def _square(draw: ImageDraw.ImageDraw, x: float, y: float, colour: Colour) -> None:
+def _square(colour: Colour, draw: ImageDraw.ImageDraw, x: float, y: float) -> None:
     draw.rectangle((x, y - 5, x + 10, y + 5), fill=colour)
 
 
-def _cross(draw: ImageDraw.ImageDraw, x: float, y: float) -> None:
-    lines = np.array([[[x, y - 5], [x + 10, y + 5]], [[x, y + 5], [x + 10, y - 5]]])
-    draw_lines(draw, lines, TEXT, 2)
+def _shape(verdict: str, colour: Colour) -> Mark:
+    """A box of the verdict, as pictures have it from above."""
+    face = np.array([[0.0, -6], [13, -6], [13, 6], [0, 6]])
+    edges = np.stack([face, np.roll(face, -1, axis=0)], axis=1)
+    dashed = 3.0 if verdict == MISSED else None
+    lines = np.concatenate([outline(edges, verdict, dashed), mark(face, verdict)])
+    return lambda draw, x, y: draw_lines(draw, lines + np.array([x, y]), colour, 2)
 
 
 def _line(draw: ImageDraw.ImageDraw, x: float, y: float, solid: bool) -> None:
     line = np.array([[[x, y], [x + 34, y]]])
-    draw_lines(draw, line if solid else dash(line, 5), TEXT, 3 if solid else 2)
+    draw_lines(draw, outline(line, "", None if solid else 5), TEXT, 3 if solid else 2)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from millisecond.data.boxes import box_corners
-from millisecond.detector.draw.style import BoxSet
-from millisecond.detector.draw.text import FreeSpace
+from millisecond.detector.draw.style import Caption
+from millisecond.detector.draw.text import SIZE, FreeSpace, width
 
 STEP, FARTHEST = 10.0, 100.0  # metres: ranges are rounded to the first, and end at the second
 STRAY = 0.1  # percent of the points at each end that need not be seen
@@ -70,7 +70,7 @@ class View(NamedTuple):
         return np.stack([right, (self.x[1] - points[..., 0]) * self.scale], axis=-1)
 
 
-LETTER = (9.0, 18.0)  # pixels, width and height, with some room around
+AROUND, TALL = 6, 18  # pixels: beside a caption, and its height
 
 
 class Viewpoint(NamedTuple):
@@ -105,24 +105,21 @@ class Viewpoint(NamedTuple):
         return self.matrix[:3, :3].T @ (np.array([x, -y, -depth]) - self.matrix[:3, 3])
 
     def place_captions(
-        self, shown: BoxSet, space: FreeSpace
-    ) -> Iterator[tuple[int, np.ndarray, float]]:
-        """Which boxes get their caption, above all their edges: index, pixel of its middle, depth.
-
-        The near ones come first; a caption that would cover another is left out.
-        """
-        corners, captions = box_corners(np.asarray(shown.boxes, np.float64)), shown.captions()
-        middle = self.project(corners.mean(axis=1))[1]
-        for i in np.argsort(middle) if shown.scores is not None else ():
-            pixels, depth = self.project(corners[i])
-            place = np.array([pixels[:, 0].mean(), pixels[:, 1].min() - LETTER[1] / 2 - 4])
-            if depth.min() > 0 and take(space, place, captions[i]):
-                yield int(i), place, float(middle[i])
+        self, captions: Iterable[Caption], space: FreeSpace
+    ) -> Iterator[tuple[Caption, np.ndarray, float]]:
+        """Which captions are shown, above all edges of their boxes: with the pixel of the middle,
+        and its depth. Of two that would cover each other the first one is."""
+        for caption in captions:
+            corners = box_corners(np.asarray(caption.box[None], np.float64))[0]
+            pixels, depth = self.project(corners)
+            place = np.array([pixels[:, 0].mean(), pixels[:, 1].min() - TALL / 2 - 4])
+            if depth.min() > 0 and take(space, place, caption.text):
+                yield caption, place, float(self.project(corners.mean(axis=0)[None])[1][0])
 
 
 def extent(caption: str) -> np.ndarray:
     """[2] width and height of a caption in pixels."""
-    return np.array([LETTER[0] * len(caption), LETTER[1]])
+    return np.array([width(caption, SIZE) + AROUND, TALL])
 
 
 def take(space: FreeSpace, middle: np.ndarray, caption: str) -> bool:

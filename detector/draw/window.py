@@ -14,20 +14,21 @@ from PIL import Image
 
 from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
 from millisecond.detector.draw.scene import (
+    AT_FIRST,
     COLOUR_BY,
     EYE,
     FIELD_OF_VIEW,
     REACH,
-    RINGS,
     TARGET,
     SceneContent,
     framed,
     lay_over,
     material,
+    placed_texts,
     prepare_scene,
     ring_marks,
 )
-from millisecond.detector.draw.style import EMPTY, FAINT, TEXT, BoxSet, Colour, Shown
+from millisecond.detector.draw.style import EMPTY, TEXT, BoxSet, Colour, Shown
 from millisecond.detector.draw.text import (
     SIZE,
     FreeSpace,
@@ -38,7 +39,7 @@ from millisecond.detector.draw.text import (
     shortened,
     table,
 )
-from millisecond.detector.draw.view import View, Viewpoint, extent, take
+from millisecond.detector.draw.view import View, Viewpoint, extent
 
 STARTING, OPENING = 120.0, 15.0  # seconds
 
@@ -161,7 +162,6 @@ class WindowCamera:
 
 
 NAME = "millisecond"
-AT_FIRST = (1280, 720)  # pixels
 MARGIN = 16  # pixels between the texts and the window's edges
 TITLE = 17  # pixels, size of its letters
 POINT_SIZES = (2.5, 4.0, 0.0, 1.5)  # pixels, in the order in which `p` shows them; 0 is none
@@ -250,7 +250,7 @@ class WindowView:
         self._figures, self._inset = self._text(line("", SIZE, TEXT)), self._text(legend({}, 1))
         self._help, self._list = self._text(line(HELP, SIZE, TEXT)), self._text(table(keys))
         self._list.widget.visible = False
-        self._shown = Shown()
+        self._shown = Shown(title="loading")
         self._hidden: set[str] = set()  # of TOGGLES
         self._point_size = 0  # place in POINT_SIZES
         self._colour_by = COLOUR_BY.index(colour_by)
@@ -290,7 +290,7 @@ class WindowView:
             self._inset.show(framed(shown.inset))
         if shown.figures:
             self._figures.show(panel(shown.figures))
-        self._placed = None
+        self._refresh(self._camera.viewpoint())  # all of it before anything is drawn
 
     def _visible(self) -> Shown:
         """All but the boxes that the keys have hidden."""
@@ -319,14 +319,11 @@ class WindowView:
     def _place_captions(self, view: Viewpoint) -> None:
         """Captions above their boxes and distances on the rings, as seen from where the view is."""
         self._placed = view
-        found = self._visible().detections or EMPTY
-        space, texts = FreeSpace((0, 40, view.size[0], view.size[1] - 40)), found.captions()
+        space = FreeSpace((0, 40, view.size[0], view.size[1] - 40))
         self._captions.clear()
-        for i, place, depth in view.place_captions(found, space):
-            self._captions.put(texts[i], found.colours[i], view, place, depth)
-        for metres, place, depth in zip(RINGS, *view.project(ring_marks(AT_FIRST)), strict=True):
-            if depth > 0 and take(space, place, f"{metres} m"):
-                self._captions.put(f"{metres} m", FAINT, view, place, depth)
+        marks = ring_marks(AT_FIRST)
+        for text, colour, place, depth in placed_texts(view, marks, self._visible(), space):
+            self._captions.put(text, colour, view, place, depth)
         self._redraws = [time.monotonic() + after for after in DRAWN_AFTER]
 
     def _key(self, event) -> bool:

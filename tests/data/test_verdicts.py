@@ -88,8 +88,44 @@ def by_hand(dets: list[dict], gts: list[dict], metric: str, least: dict[str, flo
     return truth, found
 
 
+def why(one: dict, others: list[dict], metric: str, least: float) -> str:
+    """The kind of the reason why a box is missed or false, by the overlaps with all others."""
+    shared = [(overlap(metric, one, other), other["types"] == one["types"]) for other in others]
+    best = max((share for share, same in shared if same), default=0)
+    if best > least:
+        return "another"
+    if best > 0:
+        shown = min(round(best, 2), round(least - 0.01, 2))
+        return f"best overlap {shown:.2f} < {least:.2f}"
+    return "other class" if any(share > 0 for share, _ in shared) else "there"
+
+
+def require_reasons(verdicts, found: Labels, truth: Labels, metric: str, least: dict) -> set[str]:
+    """The reasons are those by hand; returns their kinds."""
+    dets, gts = rows(found), [gt for gt in rows(truth) if gt["types"] != "DontCare"]
+    sides = (
+        (verdicts.truth, verdicts.truth_reasons, rows(truth), dets, "missed", "found as "),
+        (verdicts.detections, verdicts.reasons, dets, gts, "false", "there is a "),
+    )
+    kinds = set()
+    for marks, reasons, own, others, wrong, strange in sides:
+        for mark, reason, one in zip(marks, reasons, own, strict=True):
+            assert bool(reason) == (mark != "matched")
+            if mark == wrong:
+                kind = why(one, others, metric, least[one["types"]])
+                assert reason.startswith(strange) if kind == "other class" else kind in reason
+                kinds.add(f"{wrong}, {kind.split()[0]}")
+            if mark == "ignored" and wrong == "missed" and one["types"] in least:
+                hidden, low = one["occluded"] > 2, one["bbox"][3] - one["bbox"][1] < 25
+                cut_off = one["truncated"] > 0.5
+                known = {"hidden, 3": hidden, "cut off, 0.60": cut_off, "lower than 25 pixels": low}
+                kinds.add(reason)
+                assert known.get(reason, not (hidden or low or cut_off)), reason
+    return kinds
+
+
 def test_verdicts_are_those_of_the_rules_object_by_object():
-    rng, seen = np.random.default_rng(0), set()
+    rng, seen, kinds = np.random.default_rng(0), set(), set()
     for case in range(60):
         truth = random_labels(rng, rng.integers(0, 9), False)
         found = found_near(truth, rng)
@@ -100,13 +136,17 @@ def test_verdicts_are_those_of_the_rules_object_by_object():
             assert verdicts.truth.tolist() == truths, case
             assert verdicts.detections.tolist() == detections, case
             seen |= {("truth", v) for v in truths} | {("found", v) for v in detections}
+            kinds |= require_reasons(verdicts, found, truth, metric, least)
             for j in np.flatnonzero(verdicts.partner >= 0):
                 i = verdicts.partner[j]
                 shared = overlap(metric, rows(found)[j], rows(truth)[i])
                 assert verdicts.overlap[j] == pytest.approx(shared, abs=1e-9)
                 assert truths[i] == detections[j] == "matched"
             assert (np.isnan(verdicts.overlap) == (verdicts.partner < 0)).all()
-    assert len(seen) == 6  # every verdict occurs
+    assert len(seen) == 6  # every verdict occurs, and every reason
+    assert {kind.split(", ")[1] for kind in kinds if "missed" in kind} >= {"best", "there"}
+    assert kinds >= {"false, another", "false, best", "false, other", "false, there"}
+    assert kinds >= {"hidden, 3", "cut off, 0.60", "lower than 25 pixels"}
 
 
 @pytest.mark.parametrize("metric", ["3d", "bev"])

@@ -3,6 +3,8 @@
 import http.client
 import socket
 import urllib.request
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +14,11 @@ from millisecond.data.calibration import EDGES
 from millisecond.detector.draw.browser import (
     HOST,
     BrowserView,
-    box_lines,
+    PageTexts,
     guarded,
     invitation,
-    legend,
 )
+from millisecond.detector.draw.scene import box_lines
 from millisecond.detector.draw.style import CLASS_COLOURS, Palette, Shown
 
 pytest.importorskip("viser")
@@ -109,7 +111,8 @@ def test_the_invitation_names_the_port_of_both_machines():
 
 def test_lines_are_edges_and_headings():
     shown = found(2)
-    segments, colours = box_lines(shown)
+    segments, colours, of_box = box_lines(shown, dashed=False)
+    assert of_box.tolist() == [0] * 13 + [1] * 13
     corners = box_corners(shown.boxes.astype(float))
     np.testing.assert_allclose(segments[:12], corners[0][EDGES])
     np.testing.assert_allclose(segments[13:25], corners[1][EDGES])
@@ -118,6 +121,47 @@ def test_lines_are_edges_and_headings():
     np.testing.assert_allclose(colours, np.tile(np.array(CLASS_COLOURS["Car"]) / 255, (26, 1)))
 
 
-def test_names_of_classes_are_text_on_the_page():
-    shown = Palette().paint(np.zeros((1, 7)), ("<b>Car",))
-    assert "<b>" not in legend(shown) and "&lt;b&gt;Car" in legend(shown)
+class FakePage:
+    """A page of viser whose camera stands still; it keeps the images that it is given."""
+
+    def __init__(self, eye: np.ndarray, target: np.ndarray):
+        from viser.transforms import SO3
+
+        forward = (target - eye) / np.linalg.norm(target - eye)
+        right = np.cross(forward, (0, 0, 1)) / np.linalg.norm(np.cross(forward, (0, 0, 1)))
+        axes = np.stack([right, np.cross(forward, right), forward], axis=1)  # x right, y down
+        turn, size = SO3.from_matrix(axes).wxyz, {"image_width": 900, "image_height": 600}
+        self.camera = SimpleNamespace(position=eye, wxyz=turn, fov=0.8, **size)
+        self.axes, self.images = axes, []
+        self.scene = SimpleNamespace(add_image=self._add)
+        self.atomic = nullcontext
+
+    def _add(self, _, pixels, width, height, **__):
+        self.images.append(SimpleNamespace(image=pixels, render_width=width, render_height=height))
+        return self.images[-1]
+
+
+def test_captions_of_a_page_face_its_camera_and_are_as_large_as_drawn():
+    eye, target = np.array([-9.0, 2.0, 7.0]), np.array([15.0, -1.0, 0.0])
+    page = FakePage(eye, target)
+    texts = PageTexts(page)
+    texts.show(Shown(detections=found(3)))
+    seen = [image for image in page.images if image.visible]
+    assert len(seen) > 3  # captions, and distances of rings
+    focal = 300 / np.tan(0.4)
+    places = []
+    for image in seen:
+        x, y, depth = (np.array(image.position) - eye) @ page.axes
+        high, wide = image.image.shape[:2]
+        assert image.render_width * focal / depth == pytest.approx(wide)
+        assert image.render_height * focal / depth == pytest.approx(high)
+        np.testing.assert_allclose(image.wxyz, page.camera.wxyz)
+        places.append((450 + x * focal / depth, 300 + y * focal / depth))
+    corners = box_corners(found(3).boxes.astype(float))[0]
+    x, y, depth = ((corners - eye) @ page.axes).T
+    above = 300 + (y / depth).min() * focal
+    assert any(v < above and abs(u - 450 - (x / depth).mean() * focal) < 9 for u, v in places)
+    count = len(page.images)
+    texts.show(Shown())
+    assert len(page.images) == count  # they are used again
+    assert 0 < max(image.image.shape[1] for image in page.images if image.visible) < 50  # "70 m"

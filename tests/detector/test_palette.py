@@ -1,12 +1,14 @@
 """Colours of classes: told apart from each other, from KITTI's and from the points."""
 
 import numpy as np
+import pytest
 
 from millisecond.detector.draw.style import (
     BACKGROUND,
     CLASS_COLOURS,
     OTHER_COLOURS,
     RAMP,
+    VERDICT_COLOURS,
     Palette,
     tint,
 )
@@ -25,6 +27,55 @@ def lab(colours) -> np.ndarray:
 
 def distances(some, others) -> np.ndarray:
     return np.linalg.norm(lab(some)[:, None] - lab(others)[None], axis=-1)
+
+
+# Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of Color Vision
+# Deficiency", 2009: severity 1, of linear RGB.
+DEFICIENT = {
+    "protanopia": [
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ],
+    "deuteranopia": [
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ],
+    "tritanopia": [
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ],
+}
+
+
+def seen_by(eyes: str, colours) -> np.ndarray:
+    """sRGB [N, 3] in 0 to 255 as such eyes see them."""
+    share = np.asarray(colours, float) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    linear = (linear @ np.transpose(DEFICIENT[eyes])).clip(0, 1)
+    return 255 * np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+def nearest(colours) -> float:
+    between = distances(colours, colours)
+    return between[~np.eye(len(colours), dtype=bool)].min()
+
+
+@pytest.mark.parametrize("eyes", DEFICIENT)
+def test_all_eyes_tell_classes_and_verdicts_apart(eyes):
+    for own in (CLASS_COLOURS.values(), VERDICT_COLOURS.values()):
+        assert nearest(seen_by(eyes, [*own])) > 35
+        assert nearest(seen_by(eyes, [tint(colour) for colour in own])) > 20
+        assert distances(seen_by(eyes, [*own]), seen_by(eyes, [BACKGROUND])).min() > 35
+        assert distances(seen_by(eyes, [*own]), seen_by(eyes, RAMP)).min() > 15
+    assert nearest(seen_by(eyes, [*CLASS_COLOURS.values(), *OTHER_COLOURS])) > 15
+
+
+def test_no_colour_is_a_class_and_a_verdict():
+    # Grey is of nothing else; all others are far from each other for most eyes.
+    assert distances([*CLASS_COLOURS.values()], [*VERDICT_COLOURS.values()]).min() > 30
 
 
 def test_own_classes_are_told_from_all_else():

@@ -63,8 +63,8 @@ def test_points_are_coloured_by_height_or_intensity():
 
 def test_captions_have_the_number_of_the_track():
     shown = boxes_of(*[(10, 0, 0, 4, 2, 1.5, 0)] * 2, scores=np.array([0.876, 0.5]))
-    assert shown.captions() == ["0.88", "0.50"]
-    assert shown._replace(ids=np.array([12, 0])).captions() == ["#12 0.88", "0.50"]
+    assert shown.captions() == ["Car 0.88", "Car 0.50"]
+    assert shown._replace(ids=np.array([12, 0])).captions() == ["#12 Car 0.88", "Car 0.50"]
 
 
 def test_trails_are_tubes_that_fade():

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from millisecond.data.boxes import box_corners
 from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera
-from millisecond.detector.draw.scene import box_tubes
+from millisecond.detector.draw.scene import box_lines
 from millisecond.detector.draw.style import VERDICT_COLOURS, BoxSet, Palette, Shown
 from millisecond.detector.draw.text import legend
 from millisecond.detector.draw.view import View
@@ -36,7 +37,7 @@ def test_what_is_wrong_has_a_cross_in_the_colour_of_its_verdict(kind):
         assert crossed == (verdict == wrong), verdict
 
 
-def test_crosses_are_in_the_camera_and_in_3d_too():
+def test_crosses_are_in_the_camera_too():
     image = np.full((375, 1242, 3), 90, dtype=np.uint8)
     sets = [judged(v, scores=False) for v in (MATCHED, FALSE)]  # no captions
     pictures = [draw_camera(image, CAMERA, Shown(None, None, shown)).astype(int) for shown in sets]
@@ -45,15 +46,39 @@ def test_crosses_are_in_the_camera_and_in_3d_too():
         for picture, verdict in zip(pictures, (MATCHED, FALSE), strict=True)
     ]
     assert counts[1] > counts[0] > 0
-    eye = np.zeros(3)
-    for dashed in (False, True):
-        plain, crossed = (box_tubes(judged(v), dashed, eye) for v in (IGNORED, FALSE))
-        assert len(crossed.triangles) > len(plain.triangles)
+
+
+def test_in_3d_each_verdict_has_a_shape_on_every_side():
+    own = judged(MATCHED).boxes
+    corners = box_corners(own.astype(float))[0]
+    lines = {v: box_lines(judged(v), dashed=False)[0] for v in (MATCHED, FALSE, MISSED, IGNORED)}
+    middles = {v: np.round(lines[v].mean(axis=1), 6) for v in lines}
+    for face in (corners[:4], corners[4:], *(corners[[i, i - 1, i + 3, i + 4]] for i in (1, 2, 3))):
+        crossings = (middles[FALSE] == np.round(face.mean(axis=0), 6)).all(axis=1).sum()
+        lowest = face[:, 2].max() < own[0, 2]
+        assert crossings == (0 if lowest else 2)
+    assert len(lines[MATCHED]) == 13 and len(lines[MISSED]) == 13 + 5 * 4
+    # Of an ignored box only the corners: no line but its heading goes through an edge's middle.
+    lengths = np.linalg.norm(np.diff(lines[IGNORED][:-1], axis=1)[:, 0], axis=1)
+    assert len(lengths) == 24 and lengths.max() == pytest.approx(0.2 * own[0, 3])
 
 
 def test_captions_give_the_overlap_of_matches_only():
-    assert judged(MATCHED, FALSE).captions() == ["0.50 (0.81)", "0.50"]
-    assert judged(MATCHED, MISSED, scores=False).captions() == ["", ""]
+    assert judged(MATCHED, FALSE).captions() == ["Car 0.50 (0.81)", "Car 0.50 false"]
+    assert judged(MATCHED, MISSED, scores=False).captions() == ["Car (0.81)", "Car missed"]
+
+
+def test_captions_say_why_and_errors_get_the_room_first():
+    reasons = ("", "best overlap 0.62 < 0.70", "hidden, 3")
+    truth = judged(MATCHED, MISSED, IGNORED, scores=False)._replace(reasons=reasons, overlaps=None)
+    found = judged(MATCHED, FALSE)._replace(scores=np.array([0.9, 0.4]))
+    captions = [caption.text for caption in Shown(NO_POINTS, truth, found).captions()]
+    assert captions == [
+        "Car 0.40 false",
+        "Car missed: best overlap 0.62 < 0.70",
+        "Car 0.90 (0.81)",
+        "Car ignored: hidden, 3",
+    ]
 
 
 def test_the_legend_has_the_colours_of_the_verdicts_or_of_the_classes():

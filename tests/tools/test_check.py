@@ -12,6 +12,7 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import advice, best_overlap, check_class
+from millisecond.detector.draw.style import CLASS_COLOURS
 from millisecond.ops.boxes import iou_bev
 from millisecond.tools.check import CONFIG, main, print_classes
 from tests.helpers.kitti_miniature import CAR
@@ -155,8 +156,8 @@ def test_program(root, tmp_path, capsys):
     assert "4 frames: " in out and "8 boxes" in out and "what to change:" in out
     with Image.open(tmp_path / "out/objects.png") as picture:
         pixels = np.asarray(picture)
-    for colour in ((52, 224, 108), (255, 84, 84)):  # cars green, pedestrians red
-        assert (pixels == colour).all(axis=2).sum() > 100
+    for name in ("Car", "Pedestrian"):
+        assert (pixels == CLASS_COLOURS[name]).all(axis=2).sum() > 100
 
 
 def test_real_frames(kitti, tmp_path, capsys):
