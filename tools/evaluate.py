@@ -125,8 +125,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
     add("--report", type=output_path, metavar="HTML", help="write all of it as one page here")
     options = parser.parse_args(arguments)
-    options.command = command_line("evaluate", arguments)
     check(parser, options)
+    options.command = command_line("evaluate", arguments)
     return options
 
 

@@ -57,7 +57,7 @@ class Object:
     scores: np.ndarray  # [S] of its detections, 0 where there is none
     points: np.ndarray  # [S] in its box, without those near the ground
     standing: bool
-    spread: float  # metres from its boxes to its detections, root of the mean square
+    spread: float  # metres from its boxes to its detections, root of the weighted mean square
 
     @property
     def present(self) -> np.ndarray:
@@ -281,7 +281,7 @@ def _object(name: str, track: _Seen, times: np.ndarray, sensor: np.ndarray) -> O
     scores = np.zeros(len(times))
     scores[track.scans] = track.scores
     off = smoothed[track.scans, :2] - boxes[:, :2]
-    spread = float(np.sqrt((off**2).sum(axis=1).mean()))
+    spread = float(np.sqrt(np.average((off**2).sum(axis=1), weights=track.weights)))
     return Object(name, smoothed, scores, np.zeros(len(times)), standing, spread)
 
 
