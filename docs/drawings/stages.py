@@ -29,12 +29,12 @@ STREET: Area = (0, 70.4, -20, 20)
 CORNER: Area = (22, 33, 3, 11)  # two cars and two pedestrians
 CAR: Area = (22, 27, 4, 8)
 CLASS_COLOURS = ("#0969da", "#cf222e", "#9a6700", "#8250df")  # by label - 1, in turn
-HEAT = "magma_r"
+HEAT = "Blues"
 
 
 def draw_points(points: Tensor) -> Figure:
     """The scan, and the part of it that the next drawings show."""
-    figure, axes = _row(2, (2.1, 1.15))
+    figure, axes = _row(2, (1.35, 1))
     colours = {"c": points[:, 2], "cmap": "viridis", "vmin": -2, "vmax": 1.5, "linewidths": 0}
     for axis, area, size in zip(axes, (STREET, CORNER), (0.7, 3), strict=True):
         shown = axis.scatter(points[:, 0], points[:, 1], s=size, **colours)
@@ -42,7 +42,7 @@ def draw_points(points: Tensor) -> Figure:
     axes[0].set_title(f"a scan: {len(points):,} points", size=11)
     _framed(axes[0], CORNER)
     axes[1].set_title("the framed part: two cars, two pedestrians", size=11)
-    figure.colorbar(shown, ax=axes[1], label="height above the sensor, metres", shrink=0.8)
+    figure.colorbar(shown, ax=axes[1], label="z, metres", shrink=0.8)
     return figure
 
 
@@ -89,20 +89,23 @@ def draw_map(bev: Tensor, grid: GridConfig) -> Figure:
     figure, axes = _row(3, (1, 1, 1), 2.6)
     for axis, channel in zip(axes, strongest, strict=True):
         values = bev[0, channel]
-        _image(axis, values, grid, STREET, cmap=HEAT, vmin=0, vmax=float(values.max()))
+        most = float(values[values > 0].quantile(0.9))
+        _image(axis, values, grid, STREET, cmap=HEAT, vmin=0, vmax=most)
         axis.set_title(f"channel {channel} of {bev.shape[1]}", size=10)
     return figure
 
 
-def draw_scores(predictions: Predictions, config: Config) -> Figure:
-    """The score of each class at every cell: the better one of the two anchors."""
+def draw_scores(points: Tensor, predictions: Predictions, config: Config) -> Figure:
+    """The score of each class at every cell, the better one of the two anchors, on the points."""
     names = config.class_names
     _, y, x = config.bev_cells
     scores = predictions.class_logits[0].sigmoid().view(y, x, len(names), 2, -1)
     figure, axes = _row(len(names), (1,) * len(names), 2.7)
     for k, (axis, name) in enumerate(zip(axes, names, strict=True)):
         values = scores[:, :, k, :, k].amax(2)
-        shown = _image(axis, values, config.grid, STREET, cmap=HEAT, vmin=0, vmax=1)
+        axis.scatter(points[:, 0], points[:, 1], s=0.3, c=ACTIVE, linewidths=0)
+        seen = values.where(values >= 0.02, torch.nan)
+        shown = _image(axis, seen, config.grid, STREET, cmap="plasma_r", vmin=0, vmax=1, zorder=2)
         axis.set_title(f"{name}: {float(values.max()):.2f} at most", size=10)
     figure.colorbar(shown, ax=axes, label="score", shrink=0.8)
     return figure
