@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import matplotlib
 
@@ -52,6 +53,7 @@ WEIGHTS = "second_small"  # what a CPU detects with
 FIRST, STREETS = 100_000, 24  # of no training
 POSTERS = (3, 38, 9, 37, 11, 29)  # streets of simulator.png
 REVIEWED = 5  # scans of a drive
+LARGEST = (1420, 1140)  # pixels
 Picture = np.ndarray  # [H, W, 3] uint8
 
 # ---- from operators, pages and figures -----------------------------------------------------------
@@ -69,16 +71,20 @@ def read(file: Path | io.BytesIO) -> Picture:
 
 
 @functools.cache
-def stage_pictures() -> dict[str, Picture]:
-    """The pictures of points_to_boxes.md by their names: what its blocks of code draw."""
-    known: dict[str, object] = {}
-    drawn = {}
-    for code, name in re.findall(r"^```python\n(.*?)^```|\]\((drawings/\w+\.png)\)", page(), re.M | re.S):
-        if code:
-            exec(code, known)
-        else:
-            drawn[name] = pixels(known["figure"])
-    return drawn
+def walk() -> tuple[dict[str, Picture], dict[str, Any]]:
+    """Runs points_to_boxes.ipynb: its pictures by their names on the page, and its variables."""
+    drawn, known, path = [], {}, list(sys.path)
+    for cell in json.loads(notebook())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), known)
+        if "figure" in known:
+            drawn.append(pixels(known.pop("figure")))
+    sys.path[:] = path
+    return dict(zip(stage_names(), drawn, strict=True)), known
+
+
+def stage_names() -> list[str]:
+    return re.findall(r"\]\((drawings/\w+\.png)\)", page())
 
 
 def page() -> str:
@@ -87,8 +93,9 @@ def page() -> str:
 
 def notebook() -> str:
     """points_to_boxes.md as a notebook, which draws the pictures itself."""
-    begin = "# the notebook is in examples/ of a checkout\nimport sys\n\nsys.path.insert(0, '..')\n"
-    cells = [_cell("code", begin.replace("'", '"'))]
+    cells = [
+        _cell("code", 'import sys\n\nsys.path.append("..")  # the checkout, for docs.drawings')
+    ]
     text = re.sub(r"^!\[.*?\]\(.*?\)\n\n", "", page(), flags=re.M)
     text = re.sub(r"\]\((?!http|#)(.*?)\)", _from_examples, text)
     for part in re.split(r"^(```python\n.*?^```)$", text, flags=re.M | re.S):
@@ -132,10 +139,7 @@ FIGURES = {
 }
 DRAWINGS: dict[str, Callable[[], Picture]] = {
     **{name: lambda draw=draw: pixels(draw()) for name, draw in FIGURES.items()},
-    **{
-        name: lambda name=name: stage_pictures()[name]
-        for name in re.findall(r"\]\((drawings/\w+\.png)\)", page())
-    },
+    **{name: lambda name=name: walk()[0][name] for name in stage_names()},
     "few_labels.png": few_labels.draw,
     "dense_occupancy.png": occupancies,
 }
@@ -204,9 +208,9 @@ def contact_sheet(shop: Workshop) -> Picture:
 
 
 def curves(shop: Workshop) -> Picture:
-    output, scans = shop.folder / "curves.png", shop.streets / "training"
-    labels = "--detections", shop.results, "--labels", scans / "label_2"
-    _run(evaluate, *labels, "--metric", "lidar", "--curves", output)
+    output = shop.folder / "curves.png"
+    source = "--detections", shop.results, "--root", shop.streets, "--split", "val"
+    _run(evaluate, *source, "--metric", "lidar", "--curves", output)
     return read(output)
 
 
@@ -271,7 +275,7 @@ WITHOUT_WEIGHTS = ("simulator.png", "own_data.png")
 
 
 def shows(name: str) -> str:
-    """Digest of what a picture of a program shows: weights, streets, and the code that draws."""
+    """Digest for a picture of a program: of the weights, the streets, and the code that draws."""
     weights = "" if name in WITHOUT_WEIGHTS else figures.checksum(WEIGHTS)
     drawing = [_code(path) for path in sorted((DOCS.parent / "detector" / "draw").glob("*.py"))]
     parts = [weights, str(WORLD), str((FIRST, STREETS)), inspect.getsource(SHOTS[name]), *drawing]
@@ -308,11 +312,14 @@ def draw(names: list[str], folder: Path = DOCS) -> None:
     with TemporaryDirectory() as temporary:
         shop, digests = Workshop(Path(temporary)), noted()
         for name in names:
-            picture = DRAWINGS[name]() if name in DRAWINGS else SHOTS[name](shop)
-            path = folder / name
-            if not path.exists() or differs(picture, read(path)):
+            drawn = DRAWINGS[name]() if name in DRAWINGS else SHOTS[name](shop)
+            image, path = Image.fromarray(drawn), folder / name
+            if name in SHOTS:  # a repository keeps every version
+                image.thumbnail(LARGEST, Image.Resampling.LANCZOS)
+                image = image.quantize(256, dither=Image.Dither.NONE)
+            if not path.exists() or differs(np.asarray(image.convert("RGB")), read(path)):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(picture).save(path, optimize=True)
+                image.save(path, optimize=True)
             if name in SHOTS:
                 digests[name] = shows(name)
                 SHOWN.write_text(yaml.safe_dump(digests), encoding="utf-8")

@@ -2,9 +2,7 @@
 README and docs shows what there is now."""
 
 import doctest
-import json
 import re
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -12,7 +10,7 @@ import pytest
 import torch
 
 from docs import figures, pictures
-from docs.drawings import example, stages
+from docs.drawings import example
 from millisecond.detector import Detector
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -78,15 +76,9 @@ def test_a_picture_is_older_once_weights_streets_or_drawing_code_change(tmp_path
     assert pictures.shows("street.png") != street
 
 
-def test_the_notebook_is_the_page_and_finds_what_the_detector_finds(monkeypatch):
+def test_the_notebook_is_the_page_and_finds_what_the_detector_finds():
     assert pictures.NOTEBOOK.read_text(encoding="utf-8") == pictures.notebook(), "make pictures"
-    monkeypatch.chdir(pictures.NOTEBOOK.parent)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    known = {}
-    for cell in json.loads(pictures.notebook())["cells"]:
-        if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), known)
-    stages.plt.close("all")
+    _, known = pictures.walk()
     found = Detector.from_weights("second_small", "cpu")(known["frame"].points)
     sure = found.scores >= 0.3
     kept = known["kept"]

@@ -54,4 +54,3 @@ def _suggestion(title: str, suggested: Series, at_random: Series) -> Panel:
 
 def _columns(curve: dict[int, float]) -> tuple[list[int], list[float]]:
     return list(curve), list(curve.values())
-

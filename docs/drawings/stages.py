@@ -126,12 +126,14 @@ def draw_anchors(anchors: Tensor, sure: Tensor, names: Sequence[str]) -> Figure:
     of_cell = anchors.flatten(0, 1)[place]
     for k, name in enumerate(names):
         _boxes(axes[0], of_cell[k], [k] * len(of_cell[k]), name=name)
-    axes[0].set_title(f"the {of_cell[..., 0].numel()} anchors of one cell; dots: all cells", size=11)
+    axes[0].set_title(f"the {of_cell[..., 0].numel()} anchors of a cell; dots: all cells", size=11)
     axes[0].legend(fontsize=9, loc="upper right")
     flat = anchors.view(-1, 7)
     labels = (sure // anchors.shape[3] % anchors.shape[2]).tolist()
     _boxes(axes[1], flat[sure], labels)
-    axes[1].set_title(f"anchors that score enough: {len(sure)} of {len(flat):,} in the scan", size=11)
+    axes[1].set_title(
+        f"anchors that score enough: {len(sure)} of {len(flat):,} in the scan", size=11
+    )
     return figure
 
 
