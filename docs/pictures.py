@@ -36,7 +36,6 @@ from PIL import Image
 
 from docs import figures
 from docs.drawings import example, few_labels, street
-from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.simulator import simulate
 from millisecond.data.simulator.street import WORLD
 from millisecond.detector.draw.scene import SceneRenderer
@@ -210,7 +209,7 @@ def contact_sheet(shop: Workshop) -> Picture:
 def curves(shop: Workshop) -> Picture:
     output = shop.folder / "curves.png"
     source = "--detections", shop.results, "--root", shop.streets, "--split", "val"
-    _run(evaluate, *source, "--metric", "lidar", "--curves", output)
+    _run(evaluate, *source, "--classes", "Car", "--metric", "lidar", "--curves", output)
     return read(output)
 
 
@@ -243,17 +242,17 @@ def hall(shop: Workshop) -> Picture:
 
 
 def review(shop: Workshop) -> Picture:
-    """An object of autolabel's list, as the window shows it at first, but for its camera."""
+    """An object of autolabel's list, as the window shows it, but for its camera."""
     drive, labelled = shop.folder / "drive", shop.folder / "labelled"
-    for scan in sorted((shop.tour / "drive" / "velodyne_reduced").iterdir())[:REVIEWED]:
-        (drive / "velodyne_reduced").mkdir(parents=True, exist_ok=True)
+    scans = sorted((shop.tour / "drive" / "velodyne_reduced").iterdir())[:REVIEWED]
+    (drive / "velodyne_reduced").mkdir(parents=True)
+    for scan in scans:
         shutil.copy(scan, drive / "velodyne_reduced")
     shutil.copy(shop.tour / "drive" / "calib.txt", drive)
     _run(autolabel, drive, "--weights", WEIGHTS, "--output", labelled)
-    dataset = KittiDataset(drive, "all")
-    listed = autolabel.ObjectList(labelled)
-    steps = visualizing.Review(listed, dataset.frame_ids, Palette(), ())
-    points = dataset[dataset.frame_ids.index(steps.frame)].points
+    listed, names = autolabel.ObjectList(labelled), [scan.stem for scan in scans]
+    steps = visualizing.Review(listed, names, Palette(), ())
+    points = np.fromfile(scans[names.index(steps.frame)], "<f4").reshape(-1, 4)
     with SceneRenderer() as renderer:
         return renderer.draw(steps.over(Shown(points, title=steps.frame), follow=False))
 
