@@ -315,7 +315,8 @@ def draw(names: list[str], folder: Path = DOCS) -> None:
             image, path = Image.fromarray(drawn), folder / name
             if name in SHOTS:  # a repository keeps every version
                 image.thumbnail(LARGEST, Image.Resampling.LANCZOS)
-                image = image.quantize(256, dither=Image.Dither.NONE)
+                keeps_hues = Image.Quantize.FASTOCTREE  # also of the few pixels of a rare class
+                image = image.quantize(256, keeps_hues, dither=Image.Dither.NONE)
             if not path.exists() or differs(np.asarray(image.convert("RGB")), read(path)):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 image.save(path, optimize=True)

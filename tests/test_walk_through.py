@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +75,29 @@ def test_a_picture_is_older_once_weights_streets_or_drawing_code_change(tmp_path
         assert pictures.shows("street.png") != street and pictures.shows("own_data.png") != hall
     code.write_text("GREEN = 2\n")
     assert pictures.shows("street.png") != street
+
+
+def test_drawing_again_notes_what_is_shown_and_changes_no_file_without_need(tmp_path, monkeypatch):
+    picture = np.zeros((20, 20, 3), np.uint8)
+
+    def shot(shop):
+        return picture
+
+    monkeypatch.setattr(pictures, "SHOTS", {"street.png": shot})
+    monkeypatch.setattr(pictures, "SHOWN", tmp_path / "shown.yaml")
+    monkeypatch.setattr(pictures, "NOTEBOOK", tmp_path / "notebook.ipynb")
+    file = tmp_path / "street.png"
+    pictures.draw(["street.png"], tmp_path)
+    assert pictures.noted() == {"street.png": pictures.shows("street.png")}
+    file.touch()
+    written = file.stat().st_mtime_ns
+    pictures.draw(["street.png"], tmp_path)
+    assert file.stat().st_mtime_ns == written
+    picture[:5, :5] = 255
+    pictures.draw(["street.png"], tmp_path)
+    assert np.array_equal(pictures.read(file), picture)
+    with pytest.raises(ValueError, match=r"strete\.png: no such picture"):
+        pictures.draw(["strete.png"], tmp_path)
 
 
 def test_the_notebook_is_the_page_and_finds_what_the_detector_finds():
