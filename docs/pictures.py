@@ -1,6 +1,6 @@
 """Every picture of README and docs, and what draws it.
 
-python -m docs.pictures            draws all again, `make pictures` does the same; 2 minutes
+python -m docs.pictures            draws all again, as `make pictures` does, in minutes
 python -m docs.pictures NAME ...   draws some, e.g. street.png drawings/tiles.png
 
 `DRAWINGS` come from operators, pages and figures: a test draws them again and compares the pixels.
