@@ -24,7 +24,7 @@ ARM := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_CO
   "-DCMAKE_CXX_FLAGS=-isystem $(ARM_CUDA)/include" \
   "-DCMAKE_CUDA_FLAGS=-L$(ARM_CUDA)/lib -isystem $(ARM_CUDA)/include -isystem $(ARM_CUDA)/include/cccl"
 
-.PHONY: help demo train-demo test test-gpu sanitize cross cross-aarch64 wheel lint types check format bench clean
+.PHONY: help demo train-demo test test-gpu sanitize cross cross-aarch64 wheel lint types check format pictures bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -103,6 +103,9 @@ format: .venv/installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(KERNELS)
+
+pictures: .venv/installed  ## draw every picture of README and docs again
+	$(BIN)/python -m docs.pictures
 
 bench: .venv/installed  ## time points to boxes, stage by stage
 	$(BIN)/millisecond bench network

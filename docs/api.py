@@ -22,6 +22,7 @@ MODULES = {
     "detector.weights": "Weights files",
     "detector.config": "The configuration of a run",
     "detector.models.second": "The network",
+    "detector.anchors": "Anchors",
     "detector.training.run": "Training",
     "ops": "Operators on tensors",
     "ops.lab": "Other dataflows, and what is measured beside the operators",

@@ -1,4 +1,5 @@
-"""What docs/sparse_convolution.md says and shows is what the operators compute."""
+"""What sparse_convolution.md and points_to_boxes.md say is what is computed, and every picture of
+README and docs shows what there is now."""
 
 import doctest
 import re
@@ -7,10 +8,11 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from PIL import Image
+import torch
 
-from docs.drawings import example, few_labels
-from docs.drawings.__main__ import DRAWINGS, main
+from docs import figures, pictures
+from docs.drawings import example
+from millisecond.detector import Detector
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = (DOCS / "sparse_convolution.md").read_text(encoding="utf-8")
@@ -27,30 +29,87 @@ def test_the_examples_print_what_the_page_says():
     assert result.attempted > 15
 
 
-def pixels(path: Path) -> np.ndarray:
-    return np.asarray(Image.open(path).convert("RGB"), dtype=np.int16)  # [H, W, 3]
-
-
 @pytest.mark.skipif(
     f"matplotlib=={matplotlib.__version__} " not in CONSTRAINTS,
     reason="another matplotlib sets letters elsewhere",
 )
-def test_the_drawings_are_those_of_the_page(tmp_path):
-    """One pixel in a thousand may differ, and all by a little: on another kind of processor the
-    noise of a simulated scan has other last bits. A drawing of an earlier street differs in every
-    twelfth pixel."""
-    main(tmp_path)
-    assert re.findall(r"\(drawings/(\w+\.png)\)", PAGE) == list(DRAWINGS)
-    for name in DRAWINGS:
-        drawn, shown = pixels(tmp_path / name), pixels(DOCS / "drawings" / name)
-        assert drawn.shape == shown.shape, name
-        differ = (np.abs(drawn - shown).max(-1) > 16).mean()
-        assert differ < 1e-3, f"{name}: {differ:.1%} of its pixels; run python -m docs.drawings"
+@pytest.mark.parametrize("name", pictures.DRAWINGS)
+def test_the_drawings_are_those_of_the_pages(name):
+    """One pixel in a thousand may differ. A drawing of an earlier street differs in every
+    twelfth."""
+    differ = pictures.differs(pictures.DRAWINGS[name](), pictures.read(DOCS / name))
+    assert differ < 1e-3, f"{name}: {differ:.1%} of its pixels; run make pictures"
 
 
-def test_the_drawing_of_few_labels_is_that_of_its_page(tmp_path):
-    few_labels.main(tmp_path)
-    assert np.array_equal(pixels(tmp_path / "few_labels.png"), pixels(DOCS / "few_labels.png"))
+@pytest.mark.parametrize("name", pictures.SHOTS)
+def test_no_picture_is_older_than_what_it_shows(name):
+    assert pictures.noted().get(name) == pictures.shows(name), f"{name}: run make pictures"
+
+
+def test_all_pictures_of_the_pages_are_drawn_by_one_list():
+    shown = {
+        (page.parent / link).resolve().relative_to(DOCS).as_posix()
+        for page in figures.PAGES
+        for link in re.findall(r"^!\[[^\]]*\]\(([^)]*)\)", page.read_text("utf-8"), re.MULTILINE)
+    }
+    there = {path for kind in ("png", "jpg") for path in DOCS.rglob(f"*.{kind}")}
+    assert shown == pictures.DRAWINGS.keys() | pictures.SHOTS.keys()
+    assert shown == {path.relative_to(DOCS).as_posix() for path in there}
+
+
+def test_a_picture_is_older_once_weights_streets_or_drawing_code_change(tmp_path, monkeypatch):
+    """Not by comments. A street without detections does not show the weights."""
+    drawing = tmp_path / "detector" / "draw"
+    drawing.mkdir(parents=True)
+    code = drawing / "style.py"
+    code.write_text('"""Colours."""\nGREEN = 1\n')
+    monkeypatch.setattr(pictures, "DOCS", tmp_path / "docs")
+    street, hall = (pictures.shows(name) for name in ("street.png", "own_data.png"))
+    code.write_text('"""All colours."""\nGREEN = 1  # as grass\n')
+    assert pictures.shows("street.png") == street
+    with monkeypatch.context() as other:
+        other.setattr(figures, "checksum", lambda weights: "others")
+        assert pictures.shows("street.png") != street and pictures.shows("own_data.png") == hall
+    with monkeypatch.context() as other:
+        other.setattr(pictures, "WORLD", 0)
+        assert pictures.shows("street.png") != street and pictures.shows("own_data.png") != hall
+    code.write_text("GREEN = 2\n")
+    assert pictures.shows("street.png") != street
+
+
+def test_drawing_again_notes_what_is_shown_and_changes_no_file_without_need(tmp_path, monkeypatch):
+    picture = np.zeros((20, 20, 3), np.uint8)
+
+    def shot(shop):
+        return picture
+
+    monkeypatch.setattr(pictures, "SHOTS", {"street.png": shot})
+    monkeypatch.setattr(pictures, "SHOWN", tmp_path / "shown.yaml")
+    monkeypatch.setattr(pictures, "NOTEBOOK", tmp_path / "notebook.ipynb")
+    file = tmp_path / "street.png"
+    pictures.draw(["street.png"], tmp_path)
+    assert pictures.noted() == {"street.png": pictures.shows("street.png")}
+    file.touch()
+    written = file.stat().st_mtime_ns
+    pictures.draw(["street.png"], tmp_path)
+    assert file.stat().st_mtime_ns == written
+    picture[:5, :5] = 255
+    pictures.draw(["street.png"], tmp_path)
+    assert np.array_equal(pictures.read(file), picture)
+    with pytest.raises(ValueError, match=r"strete\.png: no such picture"):
+        pictures.draw(["strete.png"], tmp_path)
+
+
+def test_the_notebook_is_the_page_and_finds_what_the_detector_finds():
+    assert pictures.NOTEBOOK.read_text(encoding="utf-8") == pictures.notebook(), "make pictures"
+    _, known = pictures.walk()
+    found = Detector.from_weights("second_small", "cpu")(known["frame"].points)
+    sure = found.scores >= 0.3
+    kept = known["kept"]
+    assert known["predictions"].class_logits.shape == (1, 211_200, 3)
+    assert len(kept) == sure.sum() > 5
+    torch.testing.assert_close(known["boxes"][kept], found.boxes[sure], rtol=1e-3, atol=1e-3)
+    assert known["labels"][kept].tolist() == found.labels[sure].tolist()
 
 
 def test_the_worked_example_by_hand():

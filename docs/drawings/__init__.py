@@ -1,1 +1,1 @@
-"""The drawings of sparse_convolution.md, made from what the operators compute."""
+"""Drawings made from what operators and networks compute; docs/pictures.py has the list of them."""

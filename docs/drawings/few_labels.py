@@ -1,13 +1,10 @@
-"""Draws the picture of few_labels.md: python -m docs.drawings.few_labels"""
+"""The drawing of few_labels.md."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
 from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
-from millisecond.detector.draw.png import save_png
 
 # BEV AP R40 at overlap 0.5 by labelled frames, as in few_labels.md
 FINE_TUNED = {20: 46.6, 100: 51.9, 500: 52.2}
@@ -21,13 +18,14 @@ SUGGESTED_OF_FEW: Series = {20: (42.9, 39.5), 40: (50.8, 49.9), 80: (51.0, 50.5)
 RANDOM_OF_FEW: Series = {20: (42.9, 39.5), 40: (50.0, 45.9), 80: (48.4, 49.2)}
 
 
-def main(folder: Path = Path(__file__).parents[1]) -> None:
+def draw() -> np.ndarray:
+    """[H, W, 3] uint8."""
     panels = [
         _fine_tuning(),
         _suggestion("What to label next: all streets", SUGGESTED, RANDOM),
         _suggestion("Where 4 of 5 have a car at most", SUGGESTED_OF_FEW, RANDOM_OF_FEW),
     ]
-    save_png(folder / "few_labels.png", draw_panels([panels]))
+    return draw_panels([panels])
 
 
 def _fine_tuning() -> Panel:
@@ -56,7 +54,3 @@ def _suggestion(title: str, suggested: Series, at_random: Series) -> Panel:
 
 def _columns(curve: dict[int, float]) -> tuple[list[int], list[float]]:
     return list(curve), list(curve.values())
-
-
-if __name__ == "__main__":
-    main()
