@@ -39,7 +39,7 @@ EXAMPLE = """examples:
   millisecond import argoverse2 /data/av2 plain --sweeps 5
 
 Writes OUT/points/NAME.pcd and OUT/labels/NAME.txt, the splits in OUT/ImageSets, and times, poses,
-track ids and velocities of each recording in OUT/sequences, which `millisecond detect --track`
+track ids and velocities of each recording in OUT/sequences, which `millisecond detect`
 takes. x points forward, y left, z up. The same command goes on where it was stopped, and tries
 again what was missing. docs/datasets.md says more.
 """
