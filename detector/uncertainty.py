@@ -49,9 +49,9 @@ def view_of(
     turn: float = 0.0,
     stretch: float = 1.0,
 ) -> NamedDetections:
-    """What a network finds in a scan [P, C] that is turned to the left (radians), stretched, and
-    then mirrored along some axes (0 is x, 1 is y) at the middle of the network's range; the boxes
-    are in the frame of the scan itself."""
+    """What a network finds in a scan [P, C] that is turned to the left (radians), stretched, then
+    mirrored along some axes (0 is x, 1 is y) at the middle of the network's range. The boxes are in
+    the frame of the scan itself."""
     ends = detector.config.grid.range
     cloud, pose = points.copy(), np.eye(4)
     pose[:2, :2] = [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
