@@ -93,18 +93,21 @@ def judged(frame: Frame, detections: NamedDetections, name: str) -> Found:
     return Found(scores, right.astype(bool), ahead.astype(bool))
 
 
-def line(found: Found, count: int) -> str:
-    """AP R40, recall and precision of scores of at least 0.5, share that looks the right way."""
-    order = np.argsort(-found.scores, kind="stable")
-    right = found.right[order]
-    hits = np.cumsum(right)
+def quality(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float, float]:
+    """AP R40, and recall and precision of scores of at least 0.5. count: of labels."""
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(right[order])
     recall, precision = hits / count, hits / np.arange(1, len(hits) + 1)
-    ap = np.mean([precision[recall >= least].max(initial=0) for least in RECALLS])
-    sure = found.scores >= 0.5
+    ap = float(np.mean([precision[recall >= least].max(initial=0) for least in RECALLS]))
+    sure = scores >= 0.5
+    return ap, right[sure].sum() / count, right[sure].mean() if sure.any() else np.nan
+
+
+def line(found: Found, count: int) -> str:
+    """The quality, and the share that looks the right way."""
     ahead = found.ahead[found.right].mean() if found.right.any() else np.nan
-    shares = found.right[sure].sum() / count, found.right[sure].mean() if sure.any() else np.nan
     return "AP {:5.1f}  recall, precision {:3.0f}, {:3.0f}  right way {:3.0f}".format(
-        *(100 * value for value in (ap, *shares, ahead))
+        *(100 * value for value in (*quality(found.scores, found.right, count), ahead))
     )
 
 
