@@ -1,4 +1,4 @@
-"""How well networks find what streets hold that vary more than those of their training:
+"""How well networks find objects on streets that vary more than the streets of their training:
 
 python -m tests.helpers.varied_streets second second_small
 
