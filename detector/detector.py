@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
@@ -202,7 +203,8 @@ class Detector:
 
     def stream(self, clouds: Iterable[Cloud]) -> Iterator[Result]:
         """As `detect` for one cloud after another. On a GPU the work on a cloud begins while that
-        on the one before is under way, so a result comes when the cloud after it was taken."""
+        on the one before is under way, and a result comes when the two clouds after it were
+        taken."""
         batches = ([self._checked(cloud)] for cloud in clouds)
         return (result for (result,) in self._overlapped(batches))
 
@@ -254,30 +256,29 @@ class Detector:
         return self._results(graphs.finish(graphs.launch(*parts), *parts), batch)
 
     def _overlapped(self, batches: Iterable[Sequence[Placed]]) -> Iterator[list[Result]]:
-        """`_detect` of each batch; the next one is launched before the last one is waited for."""
+        """`_detect` of each batch. While the caller works, two are under way: he is quick on the
+        mean, but not each time."""
         if self._graphs is None:
             yield from map(self._detect, batches)
             return
-        before: tuple[FrameGraphs, FrameGraph | None, Sequence[Placed]] | None = None
+        under_way: deque[tuple[FrameGraphs, FrameGraph | None, Sequence[Placed]]] = deque()
 
-        def finish(graphs: FrameGraphs, graph: FrameGraph | None, batch: Sequence[Placed]):
-            return graphs.finish(graph, *_parts(batch))
+        def finish() -> tuple[Outcome, Sequence[Placed]]:
+            graphs, graph, batch = under_way.popleft()
+            return graphs.finish(graph, *_parts(batch)), batch
 
         try:
             for batch in batches:  # the first one may bring other weights and graphs
-                graphs = self._graphs
-                graph = graphs.launch(*_parts(batch), beside=True, busy=before is not None)
-                under_way = graphs, graph, batch
-                if before is not None:
-                    finished, before = before, under_way
-                    yield self._results(finish(*finished), finished[2])
-                before = under_way
-            if before is not None:
-                finished, before = before, None
-                yield self._results(finish(*finished), finished[2])
+                finished, graphs = finish() if len(under_way) == 2 else None, self._graphs
+                graph = graphs.launch(*_parts(batch), beside=True, busy=bool(under_way))
+                under_way.append((graphs, graph, batch))
+                if finished is not None:
+                    yield self._results(*finished)
+            while under_way:
+                yield self._results(*finish())
         finally:
-            if before is not None:  # nobody wants the rest
-                finish(*before)
+            while under_way:  # nobody wants the rest
+                finish()
 
     def _results(self, outcome: Outcome, batch: Sequence[Placed]) -> list[Result]:
         detections = [

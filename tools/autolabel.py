@@ -27,7 +27,7 @@ from millisecond.data.files import locked, read_text, write_json, write_lines
 from millisecond.data.folder.dataset import read_recording
 from millisecond.data.folder.labels import label_lines, labelcloud_json
 from millisecond.data.kitti.dataset import KittiDataset
-from millisecond.data.kitti.labels import write_labels
+from millisecond.data.kitti.labels import DONT_CARE, write_labels
 from millisecond.data.kitti.layout import RECORDING, some
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
 from millisecond.detector.detector import Detector
@@ -72,6 +72,7 @@ corrected by hand. docs/autolabel.md says more.
 BEGINNING = 2.0  # seconds that tell how fast the car is at first
 TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
+DOUBTED = 0.05  # the same, from which on its place is no background
 ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
 LIST = "objects.json"
@@ -117,7 +118,7 @@ def autolabel(options: argparse.Namespace) -> None:
         output = Output(options.output, options.format, drive)
         scans = detect(detector, drive, moments)
         poses = [scan.pose for scan in scans]
-        found = [one for one in objects_of(scans, drive.points) if one.confidence >= LISTED]
+        found = [one for one in objects_of(scans, drive.points) if one.confidence >= DOUBTED]
         output.write(judged(found, output.decided, drive, poses))
 
 
@@ -339,7 +340,8 @@ class Output:
         with TemporaryDirectory(dir=self.folder, prefix=".new") as folder:
             for number, (name, (found, _)) in enumerate(zip(self.drive.names, labels, strict=True)):
                 new = self.label(name, Path(folder))
-                self._write_label(new, number, found)
+                doubtful, _ = labels_of(entries, name, labelled=False)
+                self._write_label(new, number, with_regions(found, doubtful))
                 old = checksum(self.label(name))
                 if old is None or old in self.written.get(name, []):
                     self.written[name] = sorted({old or 0, checksum(new) or 0})
@@ -347,8 +349,9 @@ class Output:
                     corrected.append(name)
             # first the checksums: a run that is killed must not take its own labels for the user's
             head = {"drive": self.drive.checksum, "format": self.form}
-            doubtful_first = sorted(entries, key=lambda entry: -entry["doubt"])
-            content = {**head, "objects": doubtful_first, "written": self.written}
+            listed = [entry for entry in entries if entry["confidence"] >= LISTED]
+            listed.sort(key=lambda entry: -entry["doubt"])
+            content = {**head, "objects": listed, "written": self.written}
             write_json(self.folder / LIST, content)
             self.label("").parent.mkdir(exist_ok=True)
             for name in self.drive.names:
@@ -360,7 +363,7 @@ class Output:
             self.results.write(name, result)
         count = sum(entry["labelled"] for entry in entries)
         print(f"{count} objects in {len(labels)} scans: {self.label('').parent}")
-        print(f"{len(entries)} objects, the most doubtful first: {self.folder / LIST}")
+        print(f"{len(listed)} objects, the most doubtful first: {self.folder / LIST}")
         if corrected:
             print(f"labels of {some(corrected)} corrected by hand and kept")
 
@@ -376,13 +379,23 @@ class Output:
             write_labels(path, detections_to_labels(found, *camera))
 
 
-def labels_of(entries: Sequence[dict[str, Any]], scan: str) -> tuple[NamedDetections, list[int]]:
-    """The labels of a scan, and their ids."""
-    shown = [entry for entry in entries if entry["labelled"] and scan in entry["boxes"]]
+def labels_of(
+    entries: Sequence[dict[str, Any]], scan: str, labelled: bool = True
+) -> tuple[NamedDetections, list[int]]:
+    """The labels of a scan, and their ids; or what is neither labelled nor rejected."""
+    shown = [entry for entry in entries if scan in entry["boxes"]]
+    shown = [one for one in shown if one["labelled"] == labelled and one["verdict"] != REJECT]
     boxes = np.array([box_of(entry["boxes"][scan]) for entry in shown]).reshape(-1, 7)
     scores = np.array([entry["confidence"] for entry in shown], np.float64)
     found = NamedDetections(boxes, scores, [class_of(entry) for entry in shown])
     return found, [entry["id"] for entry in shown]
+
+
+def with_regions(found: NamedDetections, doubtful: NamedDetections) -> NamedDetections:
+    """The labels, then what may be an object as DontCare: no background, where a network learns."""
+    boxes, scores = (np.concatenate(pair) for pair in zip(found[:2], doubtful[:2], strict=True))
+    names = (*found.names, *[DONT_CARE] * len(doubtful.names))
+    return NamedDetections(boxes, scores, names)
 
 
 def checksum(path: Path) -> int | None:

@@ -6,6 +6,7 @@ NAME.json has boxes in the LiDAR frame, NAME.txt is a KITTI result file.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -128,7 +129,8 @@ class ResultFolder:
 
     def _folders(self) -> list[Path]:
         """That hold results of these frames, and are there."""
-        inner = {self.folder / Path(f"{name}x").parent for name in self._own}
+        # of a million names in a folder there is one path to be made
+        inner = {self.folder / where for where in {os.path.dirname(name) for name in self._own}}
         return sorted(folder for folder in {self.folder, *inner} if folder.is_dir())
 
     def _files(self) -> list[Path]:

@@ -1,7 +1,7 @@
 """Processes that read scans ahead and write results beside the one that works on the scans.
 
 Points come through memory that all processes share, everything else through pipes. Each process has
-two blocks of that memory, so what is read ahead is bounded. Without processes the caller reads and
+three blocks of that memory, so what is read ahead is bounded. Without processes the caller reads and
 writes by itself.
 
 A process ends with its pipe. It never waits until its reply is taken, since the one that would take
@@ -30,7 +30,7 @@ from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 
 TOGETHER = 8  # scans that are read, and written, at a time
-BLOCKS = 2  # of each process
+BLOCKS = 3  # of each process: while one is read, results of two may be on their way
 BLOCK = 32 << 20  # bytes
 ALIGNED = 16  # numbers
 Number = tuple[int, int]  # of a scan: of its unit, and in it

@@ -128,6 +128,35 @@ def test_each_batch_size_and_each_batch_under_way_has_a_graph(graphs):
     assert len(Stand.made) == 4
 
 
+def test_two_clouds_of_a_stream_are_under_way_while_others_work(weights):
+    detector, under_way, seen = Detector.from_weights(weights, "cpu"), [], []
+
+    class Graphs:
+        def launch(self, clouds, moves, beside, busy):
+            assert busy == bool(under_way) and len(under_way) < 2
+            under_way.append(len(clouds[0]))
+            return under_way[-1]
+
+        def finish(self, graph, clouds, moves):
+            assert under_way.pop(0) == graph == len(clouds[0])
+            return Outcome([graph], 0, 0, ())
+
+    def clouds():
+        for count in range(1, 8):
+            seen.append(len(under_way))
+            yield np.zeros((count, 4), np.float32)
+
+    detector._graphs = Graphs()
+    for number, (count, _) in enumerate(detector.stream(clouds()), start=1):
+        assert count == number
+        seen.append(len(under_way))
+    assert seen == [0, 1, *[2] * 10, 1, 0]  # none is left at the end, and none here:
+    results = detector.stream(clouds())
+    assert next(results)[0] == 1 and len(under_way) == 2
+    results.close()
+    assert not under_way
+
+
 def test_batches_and_streams_are_clouds_one_by_one_on_a_cpu(weights):
     detector = Detector.from_weights(weights, "cpu")
     clouds = [cloud(count, count) for count in (3000, 0, 2000)]

@@ -88,9 +88,17 @@ def test_labels_tracks_and_list_are_of_the_same_objects(drive, first):
     for name in (f"{number:06d}" for number in range(SCANS)):
         result = read_result(first / "tracks" / f"{name}.json")
         labels = read_text_labels(first / "labels" / f"{name}.txt")
-        assert np.allclose(labels.boxes, result.found.boxes, atol=1e-3)
-        assert labels.names == tuple(result.found.names)
-        for track, kind in zip(result.ids.tolist(), labels.names, strict=True):
+        count = len(result.ids)
+        assert np.allclose(labels.boxes[:count], result.found.boxes, atol=1e-3)
+        assert labels.names[:count] == tuple(result.found.names)
+        # then, of the list or too doubtful for it, what no network shall learn as background
+        regions = labels.boxes[count:]
+        assert {*labels.names[count:]} == {"DontCare"}
+        for one in listed.values():
+            if not one["labelled"] and name in one["boxes"]:
+                box = numbers(one["boxes"][name])
+                assert np.isclose(regions, box, atol=1e-3).all(axis=1).any()
+        for track, kind in zip(result.ids.tolist(), labels.names[:count], strict=True):
             assert listed[track]["labelled"] and listed[track]["class"] == kind
             seen.add(track)
     assert seen == {track for track, one in listed.items() if one["labelled"]} and seen
@@ -163,6 +171,9 @@ def test_corrections_by_hand_are_kept(drive, output, capsys):
                 at = np.flatnonzero(np.abs(labels.boxes - numbers(line)).max(axis=1) < 1e-4)
                 assert [(labels.names[i], labels.scores[i]) for i in at] == [(name, 1.0)]
         assert not any(labels_at(sure[0], scan, output) for scan in sure[0]["boxes"])
+        for scan, line in sure[0]["boxes"].items():  # background: the user has said so
+            written = read_text_labels(output / "labels" / f"{scan}.txt").boxes.astype(float)
+            assert not (box_iou(np.tile(numbers(line), (len(written), 1)), written)[0] > 0.5).any()
 
 
 def numbers(line):
@@ -324,7 +335,7 @@ def test_formats(drive, first, tmp_path):
         boxes[:, :6], text.boxes[:, :6], atol=2e-3
     )
     confidence = {round(one["confidence"], 4) for one in objects(tmp_path / "kitti")}
-    assert set(camera.score.round(4)) <= confidence
+    assert set(camera.score[camera.types != "DontCare"].round(4)) <= confidence
 
 
 def test_the_labels_are_those_of_a_data_set(drive, first, tmp_path):

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import time
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -69,17 +70,16 @@ def processes(request, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """No network: it is judged elsewhere. As on a GPU, a result comes once the next cloud was
-    taken; until then nobody else may have the memory of its points."""
+    """No network: it is judged elsewhere. As on a GPU, a result comes once the next two clouds
+    were taken; until then nobody else may have the memory of its points."""
 
     def stream(_, clouds):
-        before = None
+        taken = deque()
         for points in clouds:
-            if before is not None:
-                yield boxes_of(before)
-            before = points
-        if before is not None:
-            yield boxes_of(before)
+            taken.append(points)
+            if len(taken) == 3:
+                yield boxes_of(taken.popleft())
+        yield from map(boxes_of, taken)
 
     monkeypatch.setattr(Detector, "stream", stream)
 
