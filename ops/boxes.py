@@ -347,9 +347,10 @@ def select_boxes(
     the half turn of their direction. `nms` keeps up to `after_nms` of them; per_class: among boxes
     of one class only.
 
-    With velocities the velocity of its anchor stands behind each box. A logit that is not a number
-    scores 0, and a residual or velocity that is not finite is 0. The kernels never wait for the device
-    and may be captured in a CUDA graph; their numbers differ from the reference's by rounding.
+    Behind each box stands the velocity of its anchor where there are velocities. A logit that is
+    not a number scores 0, and a residual or velocity that is not finite is 0. The kernels never
+    wait for the device and may be captured in a CUDA graph; their numbers differ from the
+    reference's by rounding.
     """
     if class_logits.ndim != 3 or class_logits.shape[2] == 0:
         raise ValueError(f"class_logits: expected [B, A, K], got {list(class_logits.shape)}")

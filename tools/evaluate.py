@@ -391,7 +391,7 @@ def results_of(
     results, strange = {}, Counter[str]()
     for scan in tqdm(scans, desc="reading", unit="scan", disable=None):
         try:
-            found, *more = read_result(folder / f"{scan}.json")
+            found, ids = read_result(folder / f"{scan}.json")
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{error}; the benchmark takes all {len(scans)} scans of the split, or those that "
@@ -401,9 +401,7 @@ def results_of(
         rows = np.flatnonzero([name in classes for name in found.names])
         own = found.select(rows)
         own = own._replace(names=tuple(classes[name] for name in own.names))
-        results[scan] = Findings(
-            own, *(None if column is None else column[rows] for column in more)
-        )
+        results[scan] = Findings(own, None if ids is None else ids[rows])
     if strange:
         counted = ", ".join(f"{number} {name}" for name, number in sorted(strange.items()))
         print(f"left out, as the benchmark has no such class: {counted}")
@@ -416,15 +414,15 @@ def give_velocities(benchmark: NuscenesDetection, results: dict[str, Findings]) 
     for scans in benchmark.recordings:
         tracker = Tracker(confirm=1)
         for scan in scans:
-            found, ids, velocities = results[scan]
-            if velocities is not None:
+            found, ids = results[scan]
+            if found.velocities is not None:
                 continue
             sweep = benchmark.sweep(scan)
             tracks = tracker.update(found, sweep.time, sweep.pose)
-            rows = nearest_of_class(found, NamedDetections(*tracks[:3]), NEAR)
+            rows = nearest_of_class(found, tracks.named(), NEAR)
             velocities = np.zeros((len(rows), 2))
             velocities[rows >= 0] = tracks.velocities[rows[rows >= 0]]
-            results[scan] = Findings(found, ids, velocities)
+            results[scan] = Findings(found._replace(velocities=velocities), ids)
 
 
 class SplitDetections(NamedTuple):

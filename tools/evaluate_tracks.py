@@ -157,11 +157,11 @@ def velocity_errors(
     found = {name: [np.zeros(0)] for name in classes}
     for results in followed:
         for objects, known, result in zip(drive.objects, drive.velocities, results, strict=False):
-            if result.velocities is None or not len(known):
+            if result.found.velocities is None or not len(known):
                 continue
             rows = nearest_of_class(objects, result.found, NEAR)
             near = (rows >= 0) & np.isfinite(known).all(axis=1)
-            errors = np.linalg.norm(result.velocities[rows[near]] - known[near], axis=1)
+            errors = np.linalg.norm(result.found.velocities[rows[near]] - known[near], axis=1)
             for name in classes:
                 found[name].append(errors[np.array(objects.names)[near] == name])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
@@ -229,7 +229,7 @@ def follow(drive: Drive, detections: Sequence[NamedDetections]) -> list[Result]:
     tracker, results = Tracker(), []
     for found, time, pose in zip(detections, drive.times, drive.poses, strict=True):
         tracks = tracker.update(found, time, pose)
-        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids, tracks.velocities))
+        results.append(Result(tracks.named(), tracks.ids))
     return results
 
 
