@@ -105,8 +105,8 @@ struct Limits {
   double direction_offset, largest_log_size;
 };
 
-// job: its batch, its type, its classes and where the predictions are. With velocities, which `of_anchors` has unless
-// they are in the job's cells, boxes are [batch, after_nms, 9].
+// job: its batch, its type, its classes and where the predictions are. With velocities, which `of_anchors` has
+// unless they are in the job's cells, boxes are [batch, after_nms, 9].
 std::tuple<Tensor, Tensor, Tensor, Tensor> selected(SelectJob job, const Tensor& anchors, const Limits& limits,
                                                     bool moving, const void* of_anchors) {
   const int64_t batch = job.batch, count = anchors.size(0), before_nms = limits.before_nms;

@@ -330,8 +330,8 @@ __device__ void store_velocity(const Source& source, const Velocities& velocitie
   }
 }
 
-// One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes. Moving: Velocities,
-// or nothing where there are none, so that those networks have a kernel that knows nothing of them.
+// One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes. Moving:
+// Velocities, or nothing where there are none, so that those networks have a kernel that knows nothing of them.
 template <typename Source, typename... Moving>
 __global__ void __launch_bounds__(RANK_THREADS)
     rank_and_decode(const __grid_constant__ SelectJob job, bool chained, const Moving... velocities) {
