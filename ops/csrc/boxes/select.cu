@@ -321,20 +321,10 @@ __device__ void decode(const Source& source, int anchor, float* box) {
   box[6] = __fadd_rn(__fadd_rn(axis, job.direction_offset), turned ? PI : 0.f);
 }
 
-template <typename Source>
-__device__ void store_velocity(const Source& source, const Velocities& velocities, size_t row) {
-#pragma unroll
-  for (int axis = 0; axis < 2; ++axis) {
-    const float speed = source.speed(axis, velocities);
-    velocities.of_boxes[row * 2 + axis] = isfinite(speed) ? speed : 0.f;
-  }
-}
-
-// One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes. Moving:
-// Velocities, or nothing where there are none, so that those networks have a kernel that knows nothing of them.
-template <typename Source, typename... Moving>
-__global__ void __launch_bounds__(RANK_THREADS)
-    rank_and_decode(const __grid_constant__ SelectJob job, bool chained, const Moving... velocities) {
+// One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes. more(source, row):
+// for the anchor of a box, by the thread that has written it.
+template <typename Source, typename More>
+__device__ __forceinline__ void rank_keys(const SelectJob& job, bool chained, More more) {
   __shared__ Key tile[TILE_KEYS];
   __shared__ int greater[RANK_WARPS][WARP];
   wait_for_previous_kernel(chained);
@@ -367,7 +357,25 @@ __global__ void __launch_bounds__(RANK_THREADS)
   decode(source, anchor, job.boxes + row * 7);
   job.scores[row] = __uint_as_float(unsigned(mine >> job.anchor_bits) + job.least_bits);
   job.labels[row] = best_class(source).label + 1;
-  (store_velocity(source, velocities, row), ...);
+  more(source, row);
+}
+
+template <typename Source>
+__global__ void __launch_bounds__(RANK_THREADS)
+    rank_and_decode(const __grid_constant__ SelectJob job, bool chained) {
+  rank_keys<Source>(job, chained, [](const Source&, size_t) {});
+}
+
+template <typename Source>
+__global__ void __launch_bounds__(RANK_THREADS)
+    rank_and_decode_moving(const __grid_constant__ SelectJob job, bool chained, const Velocities velocities) {
+  rank_keys<Source>(job, chained, [&](const Source& source, size_t row) {
+#pragma unroll
+    for (int axis = 0; axis < 2; ++axis) {
+      const float speed = source.speed(axis, velocities);
+      velocities.of_boxes[row * 2 + axis] = isfinite(speed) ? speed : 0.f;
+    }
+  });
 }
 
 // One thread per number of a kept box with its velocity.
@@ -430,7 +438,7 @@ cudaError_t select_boxes(const SelectJob& job, const Velocities& velocities, cud
     error = with_source(job, [&](auto* source) {
       using Source = std::remove_pointer_t<decltype(source)>;
       if (velocities.kept) {
-        const auto kernel = rank_and_decode<Source, Velocities>;
+        const auto kernel = rank_and_decode_moving<Source>;
         return launch_chained(kernel, chained, grid, RANK_THREADS, 0, stream, job, chained, velocities);
       }
       return launch_chained(rank_and_decode<Source>, chained, grid, RANK_THREADS, 0, stream, job, chained);
