@@ -6,6 +6,13 @@ import numpy as np
 import pytest
 
 from millisecond.detector.detection_files import read_detections, read_result
+from millisecond.detector.detection_table import (
+    TableRows,
+    join_tables,
+    library,
+    read_table,
+    write_table,
+)
 
 GOOD = {"boxes": [[10, 0, -1, 4, 2, 1.5, 0]], "scores": [0.5], "names": ["Car"]}
 READERS = (
@@ -30,7 +37,35 @@ def test_wrong_values_are_a_mistake(tmp_path, read):
         {"boxes": [[10**400, 0, -1, 4, 2, 1.5, 0]]},
         {"boxes": [[10, 0, -1, 4, 0, 1.5, 0]]},
         {"boxes": [[10, 0, -1, 4]]},
+        {"velocities": [[1, 2], [3, 4]]},
+        {"velocities": [[1, float("inf")]]},
     ):
         path.write_text(json.dumps(GOOD | wrong))
         with pytest.raises(ValueError, match=r"\A[^\n]*a.json: not a result of millisecond detect"):
             read(path)
+
+
+def test_velocities_go_through_files_and_tables(tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.json").write_text(json.dumps(GOOD | {"velocities": [[1.5, -2]]}))
+    found = read_result(tmp_path / "a.json").found
+    assert found.velocities.tolist() == [[1.5, -2]]
+    still = found._replace(velocities=None)
+    rows = [
+        TableRows("a", 0, found),
+        TableRows("b", 1, still),
+        TableRows("none", 2, found.select([])),
+    ]
+    write_table(tmp_path / "part.parquet", rows, [])
+    join_tables([tmp_path / "part.parquet"], tmp_path / "all.parquet", {})
+    again = read_table(tmp_path / "all.parquet")
+    assert again["a"][0].velocities.tolist() == [[1.5, -2]] and again["b"][0].velocities is None
+    np.testing.assert_array_equal(again["b"][0].boxes, GOOD["boxes"])
+    table = parquet().read_table(tmp_path / "all.parquet")
+    parquet().write_table(table.drop_columns(["vx", "vy"]), tmp_path / "older.parquet")
+    older = read_table(tmp_path / "older.parquet")
+    assert older["a"][0].velocities is None and older["a"][0].scores.tolist() == [0.5]
+
+
+def parquet():
+    return library("pyarrow.parquet")
