@@ -15,7 +15,7 @@ from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import PRECISIONS, Config, PostprocessConfig
 from millisecond.detector.device import torch_defaults
 from millisecond.detector.models.bev_rows import BevRows
-from millisecond.detector.models.second import AnyPredictions, Fixed, Second
+from millisecond.detector.models.second import AnyPredictions, Fixed, MovingPredictions, Second
 from millisecond.ops.bev import BevCells, CellValues
 from millisecond.ops.boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 from millisecond.ops.capture import side_stream
@@ -29,9 +29,8 @@ Cloud = np.ndarray | Tensor  # [P, C] float32
 class Detections(NamedTuple):
     """Boxes of one frame, best first."""
 
-    # [n, 7] (x, y, z, l, w, h, yaw), LiDAR frame, metres and radians; [n, 9] of a network with
-    # velocities: then vx, vy over ground along x and y, m/s
-    boxes: Tensor
+    # [n, 9] of a network with velocities: behind the yaw vx, vy over ground along x and y, m/s
+    boxes: Tensor  # [n, 7] (x, y, z, l, w, h, yaw), LiDAR frame, metres and radians
     scores: Tensor  # [n] in [0, 1]
     labels: Tensor  # [n] int64, from 1 in the order of the configuration's classes
 
@@ -68,8 +67,10 @@ class PostProcessor(nn.Module):
         """Detections of all frames in tensors of fixed shape; on a GPU nothing waits for it."""
         if isinstance(predictions, CellValues):
             return select_boxes_of_cells(predictions, self.anchors, *self._limits)
-        *parts, velocities = (*predictions, None)[:4]
-        return select_boxes(*parts, self.anchors, *self._limits, velocities)
+        velocities = None
+        if isinstance(predictions, MovingPredictions):
+            velocities = predictions.velocities
+        return select_boxes(*predictions[:3], self.anchors, *self._limits, velocities=velocities)
 
 
 def build_postprocessor(config: Config) -> PostProcessor:

@@ -47,8 +47,7 @@ class Kept(NamedTuple):
 class SelectedBoxes(NamedTuple):
     """Boxes of each frame, best first, in a fixed number of rows; zeros behind the last one."""
 
-    # [B, after_nms, 7] float32 (x, y, z, l, w, h, yaw), or 9 with vx and vy in m/s
-    boxes: Tensor
+    boxes: Tensor  # [B, after_nms, 7] float32 (x, y, z, l, w, h, yaw); 9: and vx, vy in m/s
     scores: Tensor  # [B, after_nms] float32
     labels: Tensor  # [B, after_nms] int64, from 1
     count: Tensor  # type: ignore[assignment]  # [B] int32: boxes (hides tuple.count)

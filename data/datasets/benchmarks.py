@@ -344,7 +344,7 @@ class KittiTracking:
             images = sorted((clouds.parents[1] / "image_02" / clouds.name).glob("*.png"))
             shape = image_shape(images[0]) if images else USUAL_IMAGE
             for name in names:
-                found, ids, _ = results[name]
+                found, ids = results[name]
                 assert ids is not None
                 labels = detections_to_labels(found, calibration, shape)
                 seen = (labels.bbox[:, 2:] > labels.bbox[:, :2]).all(axis=1)

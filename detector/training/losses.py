@@ -217,7 +217,7 @@ class Criterion(nn.Module):
             with torch.enable_grad():
                 moving = self._moving(velocities, boxes, match).sum()
             (of_moving,) = torch.autograd.grad(moving, velocities, of_total)
-            gradients = MovingPredictions(*gradients, of_moving)
+            gradients = MovingPredictions(*gradients[:3], of_moving)
         if not self.quality:
             return gradients
         logits = predictions.class_logits.detach().requires_grad_()
