@@ -67,10 +67,10 @@ class PostProcessor(nn.Module):
         """Detections of all frames in tensors of fixed shape; on a GPU nothing waits for it."""
         if isinstance(predictions, CellValues):
             return select_boxes_of_cells(predictions, self.anchors, *self._limits)
-        velocities = None
+        limits = self._limits
         if isinstance(predictions, MovingPredictions):
-            velocities = predictions.velocities
-        return select_boxes(*predictions[:3], self.anchors, *self._limits, velocities=velocities)
+            limits = (*limits, predictions.velocities)
+        return select_boxes(*predictions[:3], self.anchors, *limits)
 
 
 def build_postprocessor(config: Config) -> PostProcessor:
