@@ -181,7 +181,7 @@ class TableWriter(NamedTuple):
             scores = np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
             found = found._replace(boxes=found.boxes.round(DECIMALS), scores=scores)
             if result.found.velocities is None:
-                found = found._replace(velocities=None)  # nor has a table those of tracks
+                found = found._replace(velocities=None)  # a tracker's are not in tables
             ids = None if result.tracks is None else result.tracks.ids
             rows.append(TableRows(result.name, result.time, found, ids))
         write_table(self.part(shard.number), rows, shard.bad)

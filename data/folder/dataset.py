@@ -213,7 +213,7 @@ class FolderDataset(Split):
 
         classes: that the network finds; labels may have others, but no two that differ by upper and
         lower case only. labels: False to keep the frames that have no label file. velocities:
-        frames have those of the recordings in root/sequences.
+        frames tell the velocities that root/sequences has.
         """
         self.layout = FolderLayout.find(root, split, labels)
         # by name in lower case: the name, and where it stands first
