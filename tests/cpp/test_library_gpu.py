@@ -86,7 +86,7 @@ def test_velocities_of_a_network_without_are_a_mistake(library, network):
     given = GivenScans(ctypes.sizeof(GivenScans), 1, points.ctypes.data, (ctypes.c_int64 * 1)(500))
     given.velocities = room.ctypes.data
     out = (*cpp._out, cpp.info.most_boxes, ctypes.byref(cpp._found), None, None)
-    with pytest.raises(OSError, match="scans.velocities: the network has none"):
+    with pytest.raises(OSError, match=r"scans\.velocities: the network has none"):
         library("ms_detect_batch", cpp._handle, ctypes.byref(given), *out)
     cpp.close()
 
