@@ -6,7 +6,7 @@ move the scan drop calibration, image and plane, which no longer fit it.
 Ground-truth sampling pastes objects into other scans. They come from the ground-truth database,
 every labelled object cut out of its scan: a `data.packed` pack with one entry per object, the
 points inside the box in the LiDAR frame where they were measured, and the columns frame, name,
-difficulty, boxes.
+difficulty, boxes and, of a data set that has them, velocities.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from millisecond.ops import overlap_bev
 
 MIN_POINTS = 5  # objects with fewer are not worth pasting
 COLUMNS = {"frame": "U", "name": "U", "difficulty": "i1", "boxes": "f4"}
+MOVING = {**COLUMNS, "velocities": "f4"}  # where they are known of the data set
 
 
 class GroundTruthDatabase:
@@ -41,6 +42,9 @@ class GroundTruthDatabase:
         self.frames: np.ndarray = columns["frame"]  # [n] str
         self.difficulty: np.ndarray = columns["difficulty"]  # [n] int8
         self.boxes: np.ndarray = columns["boxes"].reshape(-1, 7)  # [n, 7] float32, LiDAR frame
+        unknown = np.full(2 * len(self._pack), np.nan, np.float32)
+        # [n, 2] float32 m/s over ground, NaN where unknown
+        self.velocities: np.ndarray = columns.get("velocities", unknown).reshape(-1, 2)
         self.counts: np.ndarray = np.diff(self._pack.offsets)  # [n] points
         self._usable = {
             name: np.flatnonzero((self.names == name) & (self.difficulty >= 0))
@@ -71,6 +75,7 @@ def add_objects(writer: PackWriter, frame: Frame) -> None:
         name=[frame.names[entry] for entry in kept],
         difficulty=frame.difficulty[kept],
         boxes=frame.boxes[kept],
+        velocities=frame.known_velocities[kept],
     )
 
 
@@ -139,6 +144,9 @@ def paste_objects(
         boxes=np.concatenate([frame.boxes, boxes]),
         names=frame.names + tuple(database.names[entries].tolist()),
         difficulty=np.concatenate([frame.difficulty, database.difficulty[entries]]),
+        velocities=None
+        if frame.velocities is None
+        else np.concatenate([frame.velocities, database.velocities[entries]]),
     )
 
 
@@ -157,7 +165,7 @@ def flip(frame: Frame) -> Frame:
     points[:, 1] *= -1
     boxes[:, 1] *= -1
     boxes[:, 6] = wrap_angle(-boxes[:, 6])
-    return _moved(frame, points, boxes)
+    return _moved(frame, points, boxes, np.diag([1, -1]))
 
 
 def rotate(frame: Frame, angle: float) -> Frame:
@@ -168,7 +176,7 @@ def rotate(frame: Frame, angle: float) -> Frame:
     points[:, :2] = points[:, :2] @ turn
     boxes[:, :2] = boxes[:, :2] @ turn
     boxes[:, 6] = wrap_angle(boxes[:, 6] + angle)
-    return _moved(frame, points, boxes)
+    return _moved(frame, points, boxes, turn)
 
 
 def scale(frame: Frame, factor: float) -> Frame:
@@ -178,7 +186,7 @@ def scale(frame: Frame, factor: float) -> Frame:
     columns[:3] = factor
     boxes = frame.boxes.copy()
     boxes[:, :6] *= np.float32(factor)
-    return _moved(frame, frame.points * columns, boxes)
+    return _moved(frame, frame.points * columns, boxes, np.diag([factor] * 2))
 
 
 def shuffle_points(frame: Frame, rng: np.random.Generator) -> Frame:
@@ -195,6 +203,7 @@ def drop_outside(frame: Frame, point_range: Sequence[float]) -> Frame:
         boxes=frame.boxes[kept],
         names=tuple(name for name, keep in zip(frame.names, kept, strict=True) if keep),
         difficulty=frame.difficulty[kept],
+        velocities=None if frame.velocities is None else frame.velocities[kept],
     )
 
 
@@ -204,11 +213,14 @@ def in_range(boxes: np.ndarray, point_range: Sequence[float]) -> np.ndarray:
     return np.all((boxes[:, :3] >= low) & (boxes[:, :3] < high), axis=1)
 
 
-def _moved(frame: Frame, points: np.ndarray, boxes: np.ndarray) -> Frame:
+def _moved(frame: Frame, points: np.ndarray, boxes: np.ndarray, change: np.ndarray) -> Frame:
+    """change: [2, 2] by which velocities are multiplied, as rows."""
+    velocities = frame.velocities
     return replace(
         frame,
         points=points,
         boxes=boxes,
+        velocities=None if velocities is None else velocities @ change.astype(np.float32),
         calibration=None,
         image_shape=None,
         image=None,

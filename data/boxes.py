@@ -58,11 +58,13 @@ class NamedDetections(NamedTuple):
     boxes: np.ndarray  # [N, 7] (x, y, z, l, w, h, yaw), LiDAR frame, metres and radians
     scores: np.ndarray  # [N]
     names: Sequence[str]  # N class names
+    velocities: np.ndarray | None = None  # [N, 2] m/s along x and y, where they are known
 
     def select(self, rows: np.ndarray) -> NamedDetections:
         """Those with the given indices."""
         names = tuple(self.names[row] for row in rows)
-        return NamedDetections(self.boxes[rows], self.scores[rows], names)
+        velocities = None if self.velocities is None else self.velocities[rows]
+        return NamedDetections(self.boxes[rows], self.scores[rows], names, velocities)
 
 
 def nearest_of_class(some: NamedDetections, others: NamedDetections, limit: float) -> np.ndarray:
@@ -100,4 +102,9 @@ def detections_of(result: Mapping[str, Any]) -> NamedDetections:
         raise ValueError("a size is not positive")
     if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
         raise ValueError("a number is not finite, or too large for metres")
-    return NamedDetections(boxes, scores, names)
+    velocities = result.get("velocities")
+    if velocities is not None:
+        velocities = np.array(velocities, np.float64).reshape(-1, 2)
+        if len(velocities) != len(boxes) or not np.isfinite(velocities).all():
+            raise ValueError("velocities are not two finite numbers for each box")
+    return NamedDetections(boxes, scores, names, velocities)

@@ -38,6 +38,7 @@ class Frame:
     image_shape: tuple[int, int] | None = None  # height, width
     image: Path | None = None
     plane: np.ndarray | None = None  # [4] float32
+    velocities: np.ndarray | None = None  # [M, 2] m/s over ground along x and y; NaN: unknown
 
     def __post_init__(self):
         require_unmasked("points", self.points)
@@ -47,11 +48,18 @@ class Frame:
             raise ValueError(
                 f"frame {self.frame_id}: points are {self.points.shape}, not [P, 4 or more]"
             )
-        if self.boxes.shape != (count, 7) or self.difficulty.shape != (count,):
+        shapes = self.boxes.shape, self.difficulty.shape, self.known_velocities.shape
+        if shapes != ((count, 7), (count,), (count, 2)):
             raise ValueError(
-                f"frame {self.frame_id}: {count} names, boxes {self.boxes.shape} and difficulty "
-                f"{self.difficulty.shape} do not describe the same objects"
+                f"frame {self.frame_id}: {count} names, boxes {shapes[0]}, difficulty {shapes[1]} "
+                f"and velocities {shapes[2]} do not describe the same objects"
             )
+
+    @property
+    def known_velocities(self) -> np.ndarray:
+        """[M, 2] the velocities, NaN where nobody knows them."""
+        unknown = np.full((len(self.boxes), 2), np.nan, np.float32)
+        return unknown if self.velocities is None else self.velocities
 
 
 class Frames(Protocol):
@@ -67,7 +75,7 @@ class Batch(NamedTuple):
 
     points: Tensor  # [P, 4 or more] float32
     offsets: Tensor  # [B + 1] int32
-    boxes: Tensor  # [B, M, 7] float32, zero rows are padding
+    boxes: Tensor  # [B, M, 7] float32, or 9 with velocities; zero rows are padding
     labels: Tensor  # [B, M] int64, 1-based, 0 is padding, -k an ignored box of class k
     frame_ids: tuple[str, ...]
 
@@ -82,18 +90,19 @@ class Batch(NamedTuple):
         return Batch(points, offsets, boxes, labels, self.frame_ids)
 
 
-def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:
-    """Join frames; a label is 1 + the place of the object's name in classes.
+def collate(frames: Sequence[Frame], classes: Sequence[str], velocity: bool = False) -> Batch:
+    """Join frames; a label is 1 + the place of the object's name in classes. velocity: boxes have
+    vx and vy behind their yaw, NaN where a frame does not know them.
 
     Wild intensities are clamped, see `clamp_intensity`. Objects of other names are left out of the
-    targets; what is named DontCare is an ignored box of every class, -1 to -K. There is at least one row of boxes, so a batch without objects is a batch with padding
-    only.
+    targets; what is named DontCare is an ignored box of every class, -1 to -K. There is at least
+    one row of boxes, so a batch without objects is a batch with padding only.
     """
     if not frames:
         raise ValueError("a batch needs at least one frame")
-    targets = [_targets(frame, classes) for frame in frames]
+    targets = [_targets(frame, classes, velocity) for frame in frames]
     rows = max(1, *(len(labels) for _, labels in targets))
-    boxes = np.zeros((len(frames), rows, 7), np.float32)
+    boxes = np.zeros((len(frames), rows, 9 if velocity else 7), np.float32)
     labels = np.zeros((len(frames), rows), np.int64)
     for row, (own_boxes, own_labels) in enumerate(targets):
         boxes[row, : len(own_boxes)] = own_boxes
@@ -109,9 +118,12 @@ def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:
     )
 
 
-def _targets(frame: Frame, classes: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _targets(frame: Frame, classes: Sequence[str], velocity: bool) -> tuple[np.ndarray, np.ndarray]:
     labels = {name: [number] for number, name in enumerate(classes, start=1)}
     labels[DONT_CARE] = [-number for number in range(1, len(classes) + 1)]
     own = [labels.get(name, []) for name in frame.names]
     rows = np.repeat(np.arange(len(own)), [len(numbers) for numbers in own])
-    return frame.boxes[rows], np.array([*chain(*own)], np.int64)
+    boxes = frame.boxes
+    if velocity:
+        boxes = np.concatenate([boxes, frame.known_velocities], axis=1)
+    return boxes[rows], np.array([*chain(*own)], np.int64)

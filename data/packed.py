@@ -299,6 +299,7 @@ class Split(ABC):
     """The frames of a split; their clouds may be packed, see `pack_path`."""
 
     crop: bool  # whether points out of the camera's image are left out
+    velocities = False  # whether its frames tell the velocities of their objects
     layout: Any  # where its files are
 
     def __init__(

@@ -150,19 +150,24 @@ class BevConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
+    """velocity: the network has two more outputs per box, its velocity over ground along x and y in
+    m/s, which several turns of the LiDAR with their ages tell."""
+
     encoder: EncoderConfig
     bev: BevConfig
+    velocity: bool = False
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the three losses in their sum. quality: the score of a positive anchor learns the
-    overlap of its box with the truth (varifocal loss)."""
+    """Weights of the losses in their sum. quality: the score of a positive anchor learns the
+    overlap of its box with the truth (varifocal loss). velocity: of a network that has it."""
 
     classification: float
     box: float
     direction: float
     quality: bool = False
+    velocity: float = 0.4
 
     def __post_init__(self):
         for key, value in asdict(self).items():
@@ -395,7 +400,8 @@ def least_bytes(config: Config) -> dict[str, int]:
         weights += wide * up * scale * scale
         widest = max(widest, math.ceil(wide / (scale * scale)))
     together = sum(bev.upsample_channels)
-    head = 2 * classes * (classes + 7 + 2)  # channels of the predictions
+    # channels of the predictions
+    head = 2 * classes * (classes + 7 + 2 + 2 * config.model.velocity)
     channels = widest + together + head + 2 * 7 * classes
     # to blame: whichever size of the map is further beyond SECOND's map for KITTI
     parts = {"model": 0, "grid.range": 0}

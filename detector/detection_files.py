@@ -116,11 +116,11 @@ def _newer(one: Path, other: Path, margin: float = 0) -> bool:
 
 
 class Result(NamedTuple):
-    """The boxes of a frame and, where a tracker gave them, ids and velocities of their tracks."""
+    """The boxes of a frame, with the velocities of network or tracks where there are any, and the
+    ids of tracks."""
 
     found: NamedDetections
     ids: np.ndarray | None  # [N] int64, from 1
-    velocities: np.ndarray | None = None  # [N, 2] m/s along x and y; a table has none
 
 
 def read_result(path: Path) -> Result:
@@ -146,12 +146,7 @@ def _result(content: Any) -> Result:
         raise ValueError("ids are not whole numbers from 1")
     if len(np.unique(ids)) < len(ids):
         raise ValueError("an id stands there twice")
-    velocities = None
-    if "velocities" in content:
-        velocities = np.array(content["velocities"], np.float64).reshape(-1, 2)
-        if len(velocities) != len(found.boxes) or not np.isfinite(velocities).all():
-            raise ValueError("velocities are not two finite numbers for each box")
-    return Result(found, ids.astype(np.int64), velocities)
+    return Result(found, ids.astype(np.int64))
 
 
 def _read_json(path: Path, parse: Callable[[Any], T]) -> T:

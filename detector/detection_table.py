@@ -1,7 +1,8 @@
 """The detections of many scans as one table in a Parquet file: a row per box.
 
 Its columns are scan, time (seconds), x, y, z, l, w, h, yaw (LiDAR frame, metres and radians),
-score, class and track (an id, null without tracks). A scan without boxes has no row. The metadata
+score, class, track (an id, null without tracks) and, of a network with velocities, vx and vy (m/s
+along x and y). A scan without boxes has no row. The metadata
 of the file, JSON under the key `millisecond`, list such scans with their times under `empty`, the
 scans that could not be read under `bad`, and the settings of the run. The shards of a run are such
 files in one folder.
@@ -28,6 +29,7 @@ KEY = b"millisecond"
 BOX = ("x", "y", "z", "l", "w", "h", "yaw")
 TYPES = {"scan": "string", "time": "double", **dict.fromkeys((*BOX, "score"), "double")}
 TYPES |= {"class": "string", "track": "int64"}
+MOVING = {**TYPES, "vx": "double", "vy": "double"}  # of a table with velocities
 
 
 class TableRows(NamedTuple):
@@ -61,17 +63,21 @@ def write_table(path: Path, scans: Sequence[TableRows], bad: Sequence[str]) -> N
         "class": [name for rows in scans for name in rows.found.names],
         "track": [number for part in ids for number in part],
     }
-    arrays = [arrow.array(columns[name], arrow.type_for_alias(TYPES[name])) for name in TYPES]
+    types = TYPES
+    if speeds := [r.found.velocities for r in scans if r.found.velocities is not None]:
+        types = MOVING
+        columns["vx"], columns["vy"] = np.concatenate(speeds).astype(np.float64).round(3).T
+    arrays = [arrow.array(columns[name], arrow.type_for_alias(types[name])) for name in types]
     empty = [(rows.scan, rows.time) for rows, n in zip(scans, numbers, strict=True) if not n]
     told = json.dumps({"empty": empty, "bad": list(bad)})
-    table = arrow.table(arrays, schema=_schema({KEY: told}))
+    table = arrow.table(arrays, schema=_schema(types, {KEY: told}))
     with replacing(path) as temporary:
         library("pyarrow.parquet").write_table(table, temporary)
 
 
-def _schema(metadata: Mapping[bytes, str]) -> Any:
+def _schema(types: Mapping[str, str], metadata: Mapping[bytes, str]) -> Any:
     arrow = library()
-    fields = [(name, arrow.type_for_alias(kind)) for name, kind in TYPES.items()]
+    fields = [(name, arrow.type_for_alias(kind)) for name, kind in types.items()]
     return arrow.schema(fields, dict(metadata))
 
 
@@ -81,7 +87,9 @@ def join_tables(parts: Sequence[Path], path: Path, run: Mapping[str, Any]) -> li
     told = [told_by(part) for part in parts]
     empty = [scan for one in told for scan in one["empty"]]
     bad = [line for one in told for line in one["bad"]]
-    schema = _schema({KEY: json.dumps({"run": run, "empty": empty, "bad": bad})})
+    # of a part without rows nobody knows
+    types = MOVING if any("vx" in parquet.read_schema(part).names for part in parts) else TYPES
+    schema = _schema(types, {KEY: json.dumps({"run": run, "empty": empty, "bad": bad})})
     with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for part in parts:
             table = parquet.read_table(part, partitioning=None)
@@ -96,7 +104,7 @@ def told_by(path: Path) -> dict[str, Any]:
     try:
         schema = library("pyarrow.parquet").read_schema(path)
         told = json.loads((schema.metadata or {})[KEY])
-        if {"empty", "bad"} <= told.keys() and schema.names == list(TYPES):
+        if {"empty", "bad"} <= told.keys() and schema.names in (list(TYPES), list(MOVING)):
             return told
     except (arrow.ArrowException, ValueError, KeyError, TypeError, AttributeError):
         pass
@@ -145,6 +153,7 @@ def _rows(path: Path) -> Rows:
         scans = np.asarray(table["scan"].to_pylist(), object)
         boxes = np.stack([table[name].to_numpy() for name in BOX], axis=1)
         scores, names = table["score"].to_numpy(), np.array(table["class"].to_pylist(), object)
+        moving = [table[name].to_numpy() for name in ("vx", "vy") if name in table.column_names]
         track = table["track"]
         ids = None if track.null_count else track.to_numpy()
         bounds = [0, *(np.flatnonzero(scans[1:] != scans[:-1]) + 1), len(scans)]
@@ -154,6 +163,8 @@ def _rows(path: Path) -> Rows:
         for first, end in pairwise(bounds if len(scans) else []):
             part = slice(first, end)
             content = {"boxes": boxes[part], "scores": scores[part], "names": names[part]}
+            if moving:
+                content["velocities"] = np.stack(moving, axis=1)[part]
             found[scans[first]] = detections_of(content), None if ids is None else ids[part]
     except (arrow.ArrowException, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:80]

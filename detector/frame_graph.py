@@ -64,7 +64,8 @@ class FrameGraph:
         )
         self._counters = load_workspace(batch_size, device)
         self._stream, self._done = torch.cuda.Stream(device), torch.cuda.Event()
-        self._results = _Results(batch_size, most, len(capacity.rows))
+        width = 7 if inference.model.head.velocities is None else 9
+        self._results = _Results(batch_size, most, width, len(capacity.rows))
         with torch.inference_mode(), torch.cuda.device(device):
             self._graph, _ = captured(self.run)
 
@@ -139,14 +140,14 @@ class FrameGraph:
 class _Results:
     """Results of a batch in pinned memory, as numpy's arrays, which are quicker than tensors."""
 
-    def __init__(self, batch_size: int, most: int, levels: int):
-        """most: boxes per frame."""
+    def __init__(self, batch_size: int, most: int, width: int, levels: int):
+        """most: boxes per frame; width: numbers of a box."""
         rows = batch_size * most
-        sizes = [2 * rows, 7 * rows, rows, 2 * 2 + batch_size + levels + 2]  # int64 takes two
+        sizes = [2 * rows, width * rows, rows, 2 * 2 + batch_size + levels + 2]  # int64 takes two
         self.memory = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=True)
         labels, boxes, scores, numbers = self.memory.split(sizes)
         self._found = (
-            boxes.view(torch.float32).view(batch_size, most, 7).numpy(),
+            boxes.view(torch.float32).view(batch_size, most, width).numpy(),
             scores.view(torch.float32).view(batch_size, most).numpy(),
             labels.view(torch.int64).view(batch_size, most).numpy(),
         )

@@ -15,7 +15,7 @@ from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import PRECISIONS, Config, PostprocessConfig
 from millisecond.detector.device import torch_defaults
 from millisecond.detector.models.bev_rows import BevRows
-from millisecond.detector.models.second import Fixed, Predictions, Second
+from millisecond.detector.models.second import AnyPredictions, Fixed, MovingPredictions, Second
 from millisecond.ops.bev import BevCells, CellValues
 from millisecond.ops.boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 from millisecond.ops.capture import side_stream
@@ -29,6 +29,7 @@ Cloud = np.ndarray | Tensor  # [P, C] float32
 class Detections(NamedTuple):
     """Boxes of one frame, best first."""
 
+    # [n, 9] of a network with velocities: behind the yaw vx, vy over ground along x and y, m/s
     boxes: Tensor  # [n, 7] (x, y, z, l, w, h, yaw), LiDAR frame, metres and radians
     scores: Tensor  # [n] in [0, 1]
     labels: Tensor  # [n] int64, from 1 in the order of the configuration's classes
@@ -36,7 +37,9 @@ class Detections(NamedTuple):
     def named(self, class_names: Sequence[str]) -> NamedDetections:
         """The same on the host, with the names of the classes instead of their labels."""
         boxes, scores, labels = (tensor.cpu().numpy() for tensor in self)
-        return NamedDetections(boxes, scores, tuple(class_names[label - 1] for label in labels))
+        names = tuple(class_names[label - 1] for label in labels)
+        velocities = boxes[:, 7:] if boxes.shape[1] > 7 else None
+        return NamedDetections(boxes[:, :7], scores, names, velocities)
 
 
 class PostProcessor(nn.Module):
@@ -52,7 +55,7 @@ class PostProcessor(nn.Module):
         self._limits = astuple(self.limits)
 
     @torch.no_grad()
-    def forward(self, predictions: Predictions | CellValues) -> list[Detections]:
+    def forward(self, predictions: AnyPredictions | CellValues) -> list[Detections]:
         """Detections of each frame."""
         boxes, scores, labels, count = self.select(predictions)
         numbers = count.tolist()  # sync: the number of boxes is what the caller asked for
@@ -60,12 +63,14 @@ class PostProcessor(nn.Module):
             Detections(boxes[b, :n], scores[b, :n], labels[b, :n]) for b, n in enumerate(numbers)
         ]
 
-    def select(self, predictions: Predictions | CellValues) -> SelectedBoxes:
+    def select(self, predictions: AnyPredictions | CellValues) -> SelectedBoxes:
         """Detections of all frames in tensors of fixed shape; on a GPU nothing waits for it."""
         if isinstance(predictions, CellValues):
             return select_boxes_of_cells(predictions, self.anchors, *self._limits)
-        logits, residuals, directions = predictions
-        return select_boxes(logits, residuals, directions, self.anchors, *self._limits)
+        limits = self._limits
+        if isinstance(predictions, MovingPredictions):
+            limits = (*limits, predictions.velocities)
+        return select_boxes(*predictions[:3], self.anchors, *limits)
 
 
 def build_postprocessor(config: Config) -> PostProcessor:
@@ -87,7 +92,7 @@ class Predicted(NamedTuple):
 
     voxels: Voxels
     pyramid: Pyramid
-    predictions: Predictions | CellValues  # of every anchor
+    predictions: AnyPredictions | CellValues  # of every anchor
 
 
 class Inference:
@@ -148,7 +153,7 @@ class Inference:
 
     def predict(
         self, rows: Tensor, pyramid: Pyramid, cells: BevCells | None
-    ) -> Predictions | CellValues:
+    ) -> AnyPredictions | CellValues:
         """What `encode` and `cells` return -> predictions of every anchor."""
         if cells is not None:
             return self._rows.values(rows, cells)

@@ -61,6 +61,7 @@ def view_of(
         cloud[:, axis] = ends[axis] + ends[axis + 3] - cloud[:, axis]
     detector.forget()  # the ground of a mirrored cloud leans to the other side
     found = detector.detect(cloud)[0].named(detector.config.class_names)
+    found = found._replace(velocities=None)  # nobody wants them turned back
     for axis in axes:
         found = mirrored(found, ends[axis] + ends[axis + 3], axis)
     boxes = found.boxes / np.array([stretch] * 6 + [1])

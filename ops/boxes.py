@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 class SelectedBoxes(NamedTuple):
     """Boxes of each frame, best first, in a fixed number of rows; zeros behind the last one."""
 
-    boxes: Tensor  # [B, after_nms, 7] float32 (x, y, z, l, w, h, yaw)
+    boxes: Tensor  # [B, after_nms, 7] float32 (x, y, z, l, w, h, yaw); 9: and vx, vy in m/s
     scores: Tensor  # [B, after_nms] float32
     labels: Tensor  # [B, after_nms] int64, from 1
     count: Tensor  # type: ignore[assignment]  # [B] int32: boxes (hides tuple.count)
@@ -338,6 +338,7 @@ def select_boxes(
     iou_threshold: float,
     after_nms: int,
     per_class: bool = False,
+    velocities: Tensor | None = None,  # [B, A, 2]
 ) -> SelectedBoxes:
     """The score of an anchor is the score of its best class: the greatest sigmoid of a logit, of
     equal ones the first. Anchors that score less than `score` are left out. The `before_nms` best
@@ -345,8 +346,9 @@ def select_boxes(
     the half turn of their direction. `nms` keeps up to `after_nms` of them; per_class: among boxes
     of one class only.
 
-    A logit that is not a number scores 0, and a residual that is not finite is 0. The kernels
-    never wait for the device and may be captured in a CUDA graph; their numbers differ from the
+    Behind each box stands the velocity of its anchor where there are velocities. A logit that is
+    not a number scores 0, and a residual or velocity that is not finite is 0. The kernels never
+    wait for the device and may be captured in a CUDA graph; their numbers differ from the
     reference's by rounding.
     """
     if class_logits.ndim != 3 or class_logits.shape[2] == 0:
@@ -356,16 +358,21 @@ def select_boxes(
     check_tensor("box_residuals", box_residuals, (batch, count, 7))
     check_tensor("direction_logits", direction_logits, (batch, count, 2), "of floats")
     predictions = class_logits, box_residuals, direction_logits
-    same_device(**dict(zip(PREDICTIONS, predictions, strict=True)), anchors=anchors)
+    named = dict(zip(PREDICTIONS, predictions, strict=True))
+    if velocities is not None:
+        check_tensor("velocities", velocities, (batch, count, 2), "of floats")
+        named["velocities"] = velocities
+    same_device(**named, anchors=anchors)
     _check_limits(anchors, count, score, before_nms, iou_threshold, after_nms)
     limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
     if not on_kernels(class_logits):
         return select_boxes_definition(
-            class_logits, box_residuals, direction_logits, anchors, *limits
+            class_logits, box_residuals, direction_logits, anchors, *limits, velocities
         )
+    moving = None if velocities is None else velocities.contiguous()
     dense = (tensor.contiguous() for tensor in (*predictions, anchors))
     coder = DIRECTION_OFFSET, LARGEST_LOG_SIZE
-    return SelectedBoxes(*torch.ops.millisecond.select_boxes(*dense, *limits, *coder))
+    return SelectedBoxes(*torch.ops.millisecond.select_boxes(*dense, *limits, *coder, moving))
 
 
 @torch.no_grad()
@@ -379,11 +386,12 @@ def select_boxes_definition(
     iou_threshold: float,
     after_nms: int,
     per_class: bool,
+    velocities: Tensor | None = None,
 ) -> SelectedBoxes:
     """`select_boxes` in plain torch."""
     frames = []
-    for logits, residuals, directions in zip(
-        class_logits, box_residuals, direction_logits, strict=True
+    for frame, (logits, residuals, directions) in enumerate(
+        zip(class_logits, box_residuals, direction_logits, strict=True)
     ):
         best, index, labels = _candidates(logits, before_nms)
         codes = residuals[index].float().nan_to_num(nan=0, posinf=0, neginf=0)
@@ -395,6 +403,9 @@ def select_boxes_definition(
         _check_finite("boxes", boxes[: int(count)])  # sync: and so do the next lines
         kept = nms_definition(boxes, best, iou_threshold, after_nms, count, groups)
         rows, empty = kept.indices.clamp(min=0), kept.indices < 0
+        if velocities is not None:
+            speeds = velocities[frame, index].float().nan_to_num(nan=0, posinf=0, neginf=0)
+            boxes = torch.cat((boxes, speeds), dim=1)
         frames.append(
             (
                 boxes[rows].masked_fill(empty[:, None], 0),
@@ -428,8 +439,8 @@ def select_boxes_of_cells(
     per_class: bool = False,
 ) -> SelectedBoxes:
     """As `select_boxes`, to the bit, of the predictions that `bev_spread` would write: groups of
-    class logits, residuals and directions, the anchors of a cell side by side. Only the predictions
-    that are needed are computed."""
+    class logits, residuals, directions and perhaps velocities, the anchors of a cell side by side.
+    Only the predictions that are needed are computed."""
     _, y, x = cells.rows[0].shape
     count = y * x * cells.factors[0] ** 2 * (cells.channels[2] // 2)
     _check_limits(anchors, count, score, before_nms, iou_threshold, after_nms)
@@ -454,12 +465,12 @@ def select_boxes_of_cells_definition(
 ) -> SelectedBoxes:
     """`select_boxes_of_cells` in plain torch."""
     of_cell = cells.channels[2] // 2
-    logits, residuals, directions = (
+    logits, residuals, directions, *moving = (
         group.reshape(len(group), -1, group.shape[-1] // of_cell)
         for group in bev_spread_definition(*cells)
     )
     limits = score, before_nms, iou_threshold, after_nms, per_class
-    return select_boxes_definition(logits, residuals, directions, anchors, *limits)
+    return select_boxes_definition(logits, residuals, directions, anchors, *limits, *moving)
 
 
 def _check_limits(
@@ -479,21 +490,24 @@ def _check_limits(
 
 @fake("select_boxes")
 def _fake_select_boxes(
-    logits, residuals, directions, anchors, score, before_nms, iou_threshold, after_nms, *_
+    logits, residuals, directions, anchors, score, before_nms, iou_threshold, after_nms, *others
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty(len(logits), after_nms, anchors)
+    velocities = others[3] if len(others) > 3 else None
+    return _empty(len(logits), after_nms, anchors, 7 if velocities is None else 9)
 
 
 @fake("select_boxes_of_cells")
 def _fake_select_boxes_of_cells(
     values, rows, factors, channels, anchors, score, before_nms, iou_threshold, after_nms, *_
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty(len(rows[0]), after_nms, anchors)
+    return _empty(len(rows[0]), after_nms, anchors, 7 if len(channels) == 3 else 9)
 
 
-def _empty(batch: int, after_nms: int, anchors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _empty(
+    batch: int, after_nms: int, anchors: Tensor, width: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
-        anchors.new_empty(batch, after_nms, 7),
+        anchors.new_empty(batch, after_nms, width),
         anchors.new_empty(batch, after_nms),
         anchors.new_empty(batch, after_nms, dtype=torch.int64),
         anchors.new_empty(batch, dtype=torch.int32),

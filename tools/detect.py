@@ -473,28 +473,25 @@ class Detecting:
         """The result of the scan that waits the longest."""
         self._end_turn()
         part, scan, start = self._waiting.popleft()
-        boxes, scores, labels = (tensor.numpy() for tensor in found)
         class_names = self._detector.config.class_names  # the first scan may bring other weights
+        named = found.named(class_names)
         milliseconds = 1000 * (time.perf_counter() - start)
         if not self._done:
             self._output.begin()
             self._begun = True
         self._done += 1
         self._note(scan, left_out)
-        wanted = scores >= self._options.score
+        wanted = named.scores >= self._options.score
         self._new.boxes += int(wanted.sum())
         tracks = pose = None
         if self._options.track:
-            named = found.named(class_names).select(np.flatnonzero(wanted))
-            tracks, pose = self._follow(scan, named)
+            tracks, pose = self._follow(scan, named.select(np.flatnonzero(wanted)))
         part.results.append(
             ScanResult(
                 scan.name,
                 scan.number,
                 scan.time,
-                boxes,
-                scores,
-                labels,
+                named,
                 class_names,
                 milliseconds,
                 tracks,

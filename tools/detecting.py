@@ -72,9 +72,7 @@ class ScanResult(NamedTuple):
     name: str
     number: Number
     time: float  # seconds
-    boxes: np.ndarray  # [N, 7] LiDAR frame
-    scores: np.ndarray  # [N]
-    labels: np.ndarray  # [N] from 1 in the order of the classes
+    found: NamedDetections
     class_names: Sequence[str]
     milliseconds: float
     tracks: Tracks | None
@@ -155,7 +153,9 @@ class FolderWriter(NamedTuple):
         }
         if tracks is not None:
             content["ids"] = tracks.ids.tolist()
-            content["velocities"] = tracks.velocities.round(3).tolist()
+        if named.velocities is not None:
+            content["velocities"] = named.velocities.astype(np.float64).round(3).tolist()
+        if tracks is not None:
             content["ages"] = tracks.ages.tolist()
         labels = view and detections_to_labels(named, view.calibration, view.image_shape)
         write_result(self.folder, name, content, labels)
@@ -177,9 +177,11 @@ class TableWriter(NamedTuple):
     def write(self, shard: Shard, kept: Mapping[str, Kept]) -> None:
         rows = []
         for result in shard.results:
-            boxes, scores, names = named_of(result, self.score)
-            scores = np.array([float(f"{score:.9g}") for score in scores], np.float64)
-            found = NamedDetections(boxes.round(DECIMALS), scores, names)
+            found = named_of(result, self.score)
+            scores = np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
+            found = found._replace(boxes=found.boxes.round(DECIMALS), scores=scores)
+            if result.found.velocities is None:
+                found = found._replace(velocities=None)  # a tracker's are not in tables
             ids = None if result.tracks is None else result.tracks.ids
             rows.append(TableRows(result.name, result.time, found, ids))
         write_table(self.part(shard.number), rows, shard.bad)
@@ -202,10 +204,10 @@ class MessageWriter:
             named, tracks = named_of(result, self._score), result.tracks
             if tracks is None:
                 nobody = np.zeros(len(named.boxes), np.int64)
-                objects = FollowedObjects(*named, nobody, (np.zeros((0, 3)),) * len(nobody))
+                objects = FollowedObjects(*named[:3], nobody, (np.zeros((0, 3)),) * len(nobody))
             else:
                 trails = self._trails.update(tracks, result.pose)
-                objects = FollowedObjects(*named, tracks.ids, trails)
+                objects = FollowedObjects(*named[:3], tracks.ids, trails)
             self._palette = self._palette or Palette(result.class_names)
             colours = self._palette.paint(objects.boxes, objects.names).colours
             self._file.add(kept.pop(result.name), objects, colours)
@@ -230,11 +232,9 @@ def part_of(number: Number) -> Number:
 def named_of(result: ScanResult, score: float) -> NamedDetections:
     """The boxes to be written, in float64, with yaws that stay within half a turn when rounded."""
     if (tracks := result.tracks) is not None:
-        named = NamedDetections(tracks.boxes, tracks.scores, tracks.names)
+        named = tracks.named()
     else:
-        names = tuple(result.class_names[label - 1] for label in result.labels)
-        named = NamedDetections(result.boxes, result.scores, names)
-        named = named.select(np.flatnonzero(named.scores >= score))
+        named = result.found.select(np.flatnonzero(result.found.scores >= score))
     boxes = named.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
     return named._replace(boxes=boxes)

@@ -23,11 +23,12 @@ from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
 from millisecond.data.datasets.benchmarks import BENCHMARKS, Findings, NuscenesDetection
 from millisecond.data.files import locked, require_own_json, write_json
+from millisecond.data.folder.dataset import SEQUENCES
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import DECIMALS, TYPES, Labels, read_labels
-from millisecond.data.kitti.layout import Layout, check_name, read_split, require_files
+from millisecond.data.kitti.layout import RECORDING, Layout, check_name, read_split, require_files
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
 from millisecond.data.metric import kitti
 from millisecond.data.metric.evaluation import (
@@ -40,7 +41,7 @@ from millisecond.data.metric.evaluation import (
 )
 from millisecond.data.metric.kitti import MIN_OVERLAP
 from millisecond.data.metric.matching import SAMPLES
-from millisecond.data.metric.nuscenes import NEAR
+from millisecond.data.metric.nuscenes import NEAR, mean_velocity_errors, velocity_errors
 from millisecond.data.metric.overlap import (
     ALL,
     FrameBoxes,
@@ -391,7 +392,7 @@ def results_of(
     results, strange = {}, Counter[str]()
     for scan in tqdm(scans, desc="reading", unit="scan", disable=None):
         try:
-            found, *more = read_result(folder / f"{scan}.json")
+            found, ids = read_result(folder / f"{scan}.json")
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{error}; the benchmark takes all {len(scans)} scans of the split, or those that "
@@ -401,9 +402,7 @@ def results_of(
         rows = np.flatnonzero([name in classes for name in found.names])
         own = found.select(rows)
         own = own._replace(names=tuple(classes[name] for name in own.names))
-        results[scan] = Findings(
-            own, *(None if column is None else column[rows] for column in more)
-        )
+        results[scan] = Findings(own, None if ids is None else ids[rows])
     if strange:
         counted = ", ".join(f"{number} {name}" for name, number in sorted(strange.items()))
         print(f"left out, as the benchmark has no such class: {counted}")
@@ -416,15 +415,15 @@ def give_velocities(benchmark: NuscenesDetection, results: dict[str, Findings]) 
     for scans in benchmark.recordings:
         tracker = Tracker(confirm=1)
         for scan in scans:
-            found, ids, velocities = results[scan]
-            if velocities is not None:
+            found, ids = results[scan]
+            if found.velocities is not None:
                 continue
             sweep = benchmark.sweep(scan)
             tracks = tracker.update(found, sweep.time, sweep.pose)
-            rows = nearest_of_class(found, NamedDetections(*tracks[:3]), NEAR)
+            rows = nearest_of_class(found, tracks.named(), NEAR)
             velocities = np.zeros((len(rows), 2))
             velocities[rows >= 0] = tracks.velocities[rows[rows >= 0]]
-            results[scan] = Findings(found, ids, velocities)
+            results[scan] = Findings(found._replace(velocities=velocities), ids)
 
 
 class SplitDetections(NamedTuple):
@@ -435,6 +434,7 @@ class SplitDetections(NamedTuple):
     detections: Sequence[FrameBoxes]
     classes: Sequence[str]  # that are scored
     dataset: Dataset
+    velocities: Sequence[dict[str, np.ndarray]]  # errors of each frame, see `velocity_errors`
 
 
 def score_lidar(options: argparse.Namespace) -> None:
@@ -454,6 +454,11 @@ def score_lidar(options: argparse.Namespace) -> None:
     overlaps = overlaps_of(options.overlap or (), found.classes)
     result = evaluate(found.detections, found.objects, overlaps, groups, found.frame_ids)
     print(format_tables(result, overlaps))
+    means, lines = mean_velocity_errors(found.velocities, found.classes)
+    if means:
+        mean = float(np.mean([*means.values()]))
+        print("\n".join(["", *lines, f"mean of the classes (mAVE): {mean:.2f} m/s"]))
+        result["velocity_errors"] = means
     if options.sensor_report:
         print(f"\n{sensor_report(found.detections, found.objects, overlaps, groups)}")
     if options.json:
@@ -506,13 +511,15 @@ def from_weights(options: argparse.Namespace) -> SplitDetections:
     detector = detector_of(options)
     config = detector.config
     columns = columns_of(options.config, config)
-    dataset = dataset_for(config, options.root, options.split or "val", columns)
-    objects, detections = [], []
+    split, moving = options.split or "val", config.model.velocity and tells_velocities(options.root)
+    dataset = dataset_for(config, options.root, split, columns, velocities=moving)
+    objects, detections, velocities = [], [], []
     with result_folder(options.output, dataset) as results:
         for frame, found in detected(detector, dataset, "scoring"):
             found = as_in_a_file(found)
             objects.append(objects_of(frame, columns.features))
             detections.append(detections_in(frame, found))
+            velocities.append(velocity_errors(labelled(frame), found))
             if results:
                 labels = None
                 if frame.calibration is not None:
@@ -523,8 +530,12 @@ def from_weights(options: argparse.Namespace) -> SplitDetections:
                     "scores": found.scores.tolist(),
                     "names": list(found.names),
                 }
+                if found.velocities is not None:
+                    result["velocities"] = found.velocities.astype(np.float64).round(3).tolist()
                 results.write(frame.frame_id, result, labels)
-    return SplitDetections(dataset.frame_ids, objects, detections, config.class_names, dataset)
+    return SplitDetections(
+        dataset.frame_ids, objects, detections, config.class_names, dataset, velocities
+    )
 
 
 def from_files(options: argparse.Namespace) -> SplitDetections:
@@ -533,17 +544,29 @@ def from_files(options: argparse.Namespace) -> SplitDetections:
     if options.config:
         columns = load_config(options.config).points
     crop = not is_folder(options.root) and Layout.find(options.root, split).has_images
-    dataset = open_dataset(options.root, split, options.classes or (), crop=crop, points=columns)
+    how = {"crop": crop, "points": columns, "velocities": tells_velocities(options.root)}
+    dataset = open_dataset(options.root, split, options.classes or (), **how)
     find_detections(options.detections, dataset.frame_ids)
     names = set(names_in(options.detections, dataset.frame_ids))
-    objects, detections = [], []
+    objects, detections, velocities = [], [], []
     for frame in progress(dataset, "scoring"):
         found = read_detections(options.detections, frame.frame_id, frame.calibration)
         objects.append(objects_of(frame, columns.features))
         detections.append(detections_in(frame, found))
+        velocities.append(velocity_errors(labelled(frame), found))
         names |= set(map(str, frame.names))
     classes = options.classes or sorted(names)
-    return SplitDetections(dataset.frame_ids, objects, detections, classes, dataset)
+    return SplitDetections(dataset.frame_ids, objects, detections, classes, dataset, velocities)
+
+
+def tells_velocities(root: Path) -> bool:
+    """Whether the labels of a data set have velocities: recordings of plain files tell them."""
+    return is_folder(root) and any((root / SEQUENCES).glob(f"*{RECORDING}"))
+
+
+def labelled(frame: Frame) -> NamedDetections:
+    """The labels as perfect detections."""
+    return NamedDetections(frame.boxes, np.ones(len(frame.boxes)), frame.names, frame.velocities)
 
 
 def as_in_a_file(found: NamedDetections) -> NamedDetections:
@@ -551,7 +574,7 @@ def as_in_a_file(found: NamedDetections) -> NamedDetections:
     boxes = found.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6])
     scores = np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
-    return NamedDetections(boxes.round(DECIMALS).astype(np.float32), scores, found.names)
+    return found._replace(boxes=boxes.round(DECIMALS).astype(np.float32), scores=scores)
 
 
 def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> np.ndarray:

@@ -9,7 +9,7 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections, nearest_of_class
+from millisecond.data.boxes import NamedDetections
 from millisecond.data.files import require_own_json, write_json
 from millisecond.data.folder.dataset import FolderDataset, ImportedFrame, read_recording
 from millisecond.data.frame import Frame
@@ -25,7 +25,7 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.layout import RECORDING
 from millisecond.data.kitti.results import detections_to_labels
-from millisecond.data.metric.nuscenes import NEAR
+from millisecond.data.metric.nuscenes import mean_velocity_errors, velocity_errors
 from millisecond.data.metric.tracking import (
     MIN_IOU,
     Identified,
@@ -102,9 +102,10 @@ def score(options: argparse.Namespace) -> None:
         total = {name: sum_counts(result[name] for result in results) for name in classes}
         tables.append(f"{title}\n{format_tracks(total, len(runs))}")
         content[title] = figures(total, len(runs))
-        for name, errors in velocity_errors(drive, followed, classes).items():
-            mean = content[title][name]["velocity_error"] = float(errors.mean())
-            tables[-1] += f"\nmean error of velocities, {name}: {mean:.2f} m/s, {len(errors)} boxes"
+        means, lines = mean_velocity_errors(errors_of(drive, followed), classes)
+        for name, mean in means.items():
+            content[title][name]["velocity_error"] = mean
+        tables[-1] = "\n".join([tables[-1], *lines])
     print("\n\n".join(tables))
     unscored = Counter(name for found in drive.objects for name in found.names if name not in total)
     if unscored:
@@ -128,7 +129,7 @@ class Drive(NamedTuple):
     objects: list[NamedDetections]  # the labels as perfect detections
     times: list[float]  # seconds
     poses: list[np.ndarray] | list[None]  # [4, 4]
-    velocities: list[np.ndarray]  # [M, 2] of the objects, NaN where unknown
+    velocities: list[np.ndarray | None]  # [M, 2] of the objects, NaN where unknown
 
 
 def read_drive(options: argparse.Namespace) -> Drive:
@@ -145,27 +146,20 @@ def read_drive(options: argparse.Namespace) -> Drive:
     objects = [NamedDetections(f.boxes, np.ones(len(f.boxes)), f.names) for f in frames]
     ids = identities(told, labels) or nearest_identities(labels)
     unknown = (np.nan, np.nan)
-    velocities = [np.array([v or unknown for v in one.velocities or ()]) for one in told]
+    velocities = [
+        one.velocities and np.array([velocity or unknown for velocity in one.velocities])
+        for one in told
+    ]
     return Drive(frames, Identified(labels, ids), objects, times, poses, velocities)
 
 
-def velocity_errors(
-    drive: Drive, followed: Sequence[Sequence[Result]], classes: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """By class, in m/s: how far the velocity of the nearest track is from an object's, where one
-    is within NEAR of the object and both have a velocity."""
-    found = {name: [np.zeros(0)] for name in classes}
+def errors_of(
+    drive: Drive, followed: Sequence[Sequence[Result]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """See `velocity_errors`, of each scan."""
     for results in followed:
         for objects, known, result in zip(drive.objects, drive.velocities, results, strict=False):
-            if result.velocities is None or not len(known):
-                continue
-            rows = nearest_of_class(objects, result.found, NEAR)
-            near = (rows >= 0) & np.isfinite(known).all(axis=1)
-            errors = np.linalg.norm(result.velocities[rows[near]] - known[near], axis=1)
-            for name in classes:
-                found[name].append(errors[np.array(objects.names)[near] == name])
-    joined = {name: np.concatenate(parts) for name, parts in found.items()}
-    return {name: errors for name, errors in joined.items() if len(errors)}
+            yield velocity_errors(objects._replace(velocities=known), result.found)
 
 
 def open_drive(
@@ -229,7 +223,7 @@ def follow(drive: Drive, detections: Sequence[NamedDetections]) -> list[Result]:
     tracker, results = Tracker(), []
     for found, time, pose in zip(detections, drive.times, drive.poses, strict=True):
         tracks = tracker.update(found, time, pose)
-        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids, tracks.velocities))
+        results.append(Result(tracks.named(), tracks.ids))
     return results
 
 

@@ -155,6 +155,7 @@ class Info(ctypes.Structure):
         ("classes", c_int32),
         ("range", c_float * 6),
         ("level", c_int32),
+        ("velocity", c_int32),
     )
 
 
@@ -175,6 +176,7 @@ class GivenScans(ctypes.Structure):
         ("stride", c_int64),
         ("offsets", POINTER(c_int32)),
         ("moves", POINTER(c_float)),
+        ("velocities", c_void_p),
     )
 
 
@@ -219,21 +221,23 @@ class CppDetector:
         """Room for the results of one call."""
         most = self.info.most_boxes
         self._boxes = np.empty((most, 7), np.float32)
+        self._velocities = np.empty((most, 2 if self.info.velocity else 0), np.float32)
         self._scores, self._labels = np.empty(most, np.float32), np.empty(most, np.int32)
         self._out = [array.ctypes.data for array in (self._boxes, self._scores, self._labels)]
         self._found, self.left_out = c_int64(), LeftOut(ctypes.sizeof(LeftOut))
 
     def __call__(self, points: np.ndarray, move: Move | None = None) -> Found:
-        """points [P, C] float32 on the host -> boxes [n, 7], scores [n], labels [n]; in the
-        network's frame where there is a move."""
+        """points [P, C] float32 on the host -> boxes [n, 7], with velocities [n, 9], scores [n],
+        labels [n]; in the network's frame where there is a move."""
         points = np.ascontiguousarray(points)
         self.detect(points.ctypes.data, len(points), move=move)
         return self.found()
 
     def found(self) -> Found:
-        """Boxes [n, 7], scores [n] and labels [n] of the last call."""
+        """Boxes, scores and labels of the last call, as a call returns them."""
         count = self._found.value
-        return self._boxes[:count].copy(), self._scores[:count].copy(), self._labels[:count].copy()
+        boxes = np.concatenate([self._boxes, self._velocities], axis=1)[:count]
+        return boxes, self._scores[:count].copy(), self._labels[:count].copy()
 
     def detect(
         self, points: int, count: int, stream: int | None = None, move: Move | None = None
@@ -241,11 +245,14 @@ class CppDetector:
         """As a call, but from an address on the host or the GPU; the results stay inside."""
         found, left_out = ctypes.byref(self._found), ctypes.byref(self.left_out)
         out = (*self._out, self.info.most_boxes, found, left_out, stream)
-        if move is None:
+        if move is None and not self.info.velocity:
             self._library("ms_detect", self._handle, points, count, *out)
             return
-        moves = (c_float * len(move))(*move)
-        given = GivenScans(ctypes.sizeof(GivenScans), 1, points, (c_int64 * 1)(count), moves=moves)
+        given = GivenScans(ctypes.sizeof(GivenScans), 1, points, (c_int64 * 1)(count))
+        if move is not None:
+            given.moves = (c_float * len(move))(*move)
+        if self.info.velocity:
+            given.velocities = self._velocities.ctypes.data
         self._library("ms_detect_batch", self._handle, ctypes.byref(given), *out)
 
     def close(self) -> None:

@@ -68,18 +68,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def prepare_splits(options: argparse.Namespace) -> None:
     """Pack the splits; the ground-truth database is made of the first."""
     root, classes, crop, points = options.root, options.classes, options.crop, KITTI_POINTS
+    moving = False
     splits = options.splits or ("train", "val")
     if options.config:
         config = load_config(options.config)
         classes, crop, points = config.class_names, config.grid.crop_to_image, config.points
+        moving = config.model.velocity
     elif is_folder(root):
         raise ValueError(f"{root}: plain files; give --config too, the configuration of a training")
     elif not (options.splits or (root / "ImageSets").is_dir()):
         splits = ("all",)
-    datasets = [
-        open_dataset(root, split, classes, options.output, packed=False, crop=crop, points=points)
-        for split in splits
-    ]
+    how = {"packed": False, "crop": crop, "points": points, "velocities": moving}
+    datasets = [open_dataset(root, split, classes, options.output, **how) for split in splits]
     for dataset in datasets:
         require_apart(dataset.prepared, dataset.layout.root)
         dataset.warn_of_changes()

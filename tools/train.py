@@ -123,7 +123,10 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         )
     require_apart(options.output, options.root)
     config = load_config(options.config, options.set)
-    opened = partial(dataset_for, config, options.root, prepared=options.prepared)
+    moving = config.model.velocity and not options.streets  # streets tell the velocities themselves
+    opened = partial(
+        dataset_for, config, options.root, prepared=options.prepared, velocities=moving
+    )
     validation_frames = opened(options.val_split)
     frames: Dataset | SimulatedStreets
     database = None

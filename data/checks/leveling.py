@@ -126,7 +126,11 @@ def leveled(frame: Frame, wanted: bool = True) -> tuple[Frame, Mounting]:
     points = torch.from_numpy(frame.points)
     level = Leveling()(points)
     boxes = level.mounting.boxes_to_network(frame.boxes)
-    return replace(frame, points=level(points).numpy(), boxes=boxes, plane=None), level.mounting
+    velocities = frame.velocities
+    if velocities is not None:
+        velocities = level.mounting.velocities_to_network(velocities)
+    moved = replace(frame, points=level(points).numpy(), boxes=boxes, velocities=velocities)
+    return replace(moved, plane=None), level.mounting
 
 
 KITTI_TOP, TOPS = 4.0, 0.02  # degrees above which KITTI's sensor sees less than this share

@@ -218,8 +218,18 @@ class Mounting:
         return _headed(self.to_network(boxes), math.radians(self.turn))
 
     def boxes_from_network(self, boxes: Rows) -> Rows:
-        """Boxes [M, 7] of the network in the frame of the clouds, as they are if nothing moves."""
-        return _headed(self.from_network(boxes), -math.radians(self.turn))
+        """Boxes [M, 7] of the network, or [M, 9] with velocities, in the frame of the clouds, as
+        they are if nothing moves."""
+        moved: Any = _headed(self.from_network(boxes), -math.radians(self.turn))
+        if self and boxes.shape[1] > 7:
+            (a, b), (c, d) = self.rotation[:2, :2].tolist()
+            vx, vy = boxes[:, 7], boxes[:, 8]
+            moved[:, 7], moved[:, 8] = a * vx + c * vy, b * vx + d * vy
+        return moved
+
+    def velocities_to_network(self, velocities: np.ndarray) -> np.ndarray:
+        """Velocities [M, 2] along x and y in the network's frame."""
+        return (velocities @ self.rotation[:2, :2].T).astype(velocities.dtype)
 
     def reach(self, point_range: tuple[float, ...]) -> tuple[float, ...]:
         """The smallest range of the clouds' frame (x0, y0, z0, x1, y1, z1) that holds one of the

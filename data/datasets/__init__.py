@@ -23,6 +23,7 @@ def open_dataset(
     crop: bool = True,
     labels: bool = True,
     points: PointColumns = KITTI_POINTS,
+    velocities: bool = False,
 ) -> Dataset:
     """A split of the data set in `root`; see KittiDataset and FolderDataset for the arguments.
 
@@ -30,7 +31,9 @@ def open_dataset(
     """
     root = Path(root)
     if is_folder(root):
-        return FolderDataset(root, split, classes, prepared, packed, labels, points)
+        return FolderDataset(root, split, classes, prepared, packed, labels, points, velocities)
+    if velocities:
+        raise ValueError(f"{root}: KITTI's labels have no velocities; set model.velocity=false")
     return KittiDataset(root, split, classes, prepared, packed, crop, labels, points)
 
 

@@ -47,9 +47,8 @@ from millisecond.data.metric.overlap import DISTANCES, Boxes
 class Findings(NamedTuple):
     """What was found in a scan, with the data set's own classes."""
 
-    found: NamedDetections
+    found: NamedDetections  # velocities over ground
     ids: np.ndarray | None  # [N] of tracks
-    velocities: np.ndarray | None  # [N, 2] m/s over ground, along x and y of the scan
 
 
 class Figures(NamedTuple):
@@ -123,10 +122,10 @@ class NuscenesDetection:
         pose = self.sweep(scan).pose
         assert pose is not None
         best = np.argsort(-result.found.scores, kind="stable")[:MOST]
-        boxes, scores, names = result.found.select(best)
+        boxes, scores, names, velocities = result.found.select(best)
         speeds = np.zeros((len(best), 3))
-        if result.velocities is not None:
-            speeds[:, :2] = result.velocities[best]
+        if velocities is not None:
+            speeds[:, :2] = velocities
         centres = boxes[:, :3] @ pose[:3, :3].T + pose[:3, 3]
         turns = _rotation().from_matrix(pose[:3, :3]) * _rotation().from_euler("z", boxes[:, 6:])
         quaternions = turns.as_quat().reshape(-1, 4)[:, [3, 0, 1, 2]]
@@ -345,7 +344,7 @@ class KittiTracking:
             images = sorted((clouds.parents[1] / "image_02" / clouds.name).glob("*.png"))
             shape = image_shape(images[0]) if images else USUAL_IMAGE
             for name in names:
-                found, ids, _ = results[name]
+                found, ids = results[name]
                 assert ids is not None
                 labels = detections_to_labels(found, calibration, shape)
                 seen = (labels.bbox[:, 2:] > labels.bbox[:, :2]).all(axis=1)

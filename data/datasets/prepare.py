@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from millisecond.data.augment import COLUMNS, GroundTruthDatabase, add_objects
+from millisecond.data.augment import COLUMNS, MOVING, GroundTruthDatabase, add_objects
 from millisecond.data.datasets import Dataset
 from millisecond.data.files import locked
 from millisecond.data.kitti.layout import some
@@ -55,6 +55,7 @@ def prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
         signature = signature_of(dataset)
         clouds, objects = dataset.pack_path("clouds"), dataset.pack_path("database")
         clouds_due = not _made(clouds, signature)
+        known = MOVING if dataset.velocities else COLUMNS
         objects_due = database and dataset.layout.labelled and not _made(objects, signature)
         if not (clouds_due or objects_due):
             return False
@@ -62,7 +63,7 @@ def prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
             PackWriter(clouds, signature, CLOUD_COLUMNS, dataset.columns.width)
             if clouds_due
             else nullcontext() as cloud_pack,
-            PackWriter(objects, signature, COLUMNS, dataset.columns.width)
+            PackWriter(objects, signature, known, dataset.columns.width)
             if objects_due
             else nullcontext() as object_pack,
         ):

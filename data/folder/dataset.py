@@ -8,6 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ __all__ = ["FolderDataset"]
 CLOUDS = ("points", "pointclouds", "lidar")  # of OpenPCDet, labelCloud and SUSTechPOINTS
 LABELS = ("labels", "label", "label_2")  # the last: of KITTI, with calibrations
 LABEL_SUFFIXES = (".txt", ".json")
+SEQUENCES = "sequences"  # the folder of the recordings
 
 
 @dataclass(frozen=True)
@@ -204,15 +206,23 @@ class FolderDataset(Split):
         packed: bool = True,
         labels: bool = True,
         points: PointColumns = KITTI_POINTS,
+        velocities: bool = False,
     ):
-        """As `KittiDataset`, but for two arguments.
+        """As `KittiDataset`, but for three arguments.
 
         classes: that the network finds; labels may have others, but no two that differ by upper and
-        lower case only. labels: False to keep the frames that have no label file.
+        lower case only. labels: False to keep the frames that have no label file. velocities:
+        frames tell the velocities that root/sequences has.
         """
         self.layout = FolderLayout.find(root, split, labels)
         # by name in lower case: the name, and where it stands first
         self._spelled = {name.lower(): (name, "") for name in classes}
+        self.velocities = velocities
+        if velocities and not self._recorded:
+            raise ValueError(
+                f"{self.layout.root / SEQUENCES}: no recordings, which tell velocities; set "
+                "model.velocity=false, or take a data set of millisecond import"
+            )
         super().__init__(classes, prepared, packed, points)
 
     def prepare_command(self) -> str:
@@ -242,7 +252,28 @@ class FolderDataset(Split):
             boxes=boxes,
             names=found.names,
             difficulty=np.zeros(len(boxes), np.int8),
+            velocities=self._velocities(frame_id, len(boxes)) if self.velocities else None,
         )
+
+    @cached_property
+    def _recorded(self) -> dict[str, tuple[Path, list[list[float] | None] | None]]:
+        """Of each scan of a recording its file, and the velocities that it tells."""
+        paths = sorted((self.layout.root / SEQUENCES).glob(f"*{RECORDING}"))
+        return {
+            scan.name: (path, scan.velocities) for path in paths for scan in read_recording(path)
+        }
+
+    def _velocities(self, frame_id: str, count: int) -> np.ndarray:
+        """[count, 2] float32, NaN where unknown."""
+        path, known = self._recorded.get(frame_id, (None, None))
+        unknown = [np.nan, np.nan]
+        if known is not None and len(known) != count:
+            raise ValueError(
+                f"{path}: {len(known)} velocities in scan {frame_id}, whose label file has {count} "
+                "objects: it was changed; set model.velocity=false, or import it anew elsewhere"
+            )
+        rows = [one or unknown for one in known or [None] * count]
+        return np.array(rows, np.float32).reshape(-1, 2)
 
     def objects(self, index: int) -> LabelledObjects:
         """The labelled objects as they stand in the file; none of a frame without one."""
@@ -274,8 +305,12 @@ class FolderDataset(Split):
         label = self.layout.label(frame_id)
         if label is None:
             return []
-        of_kitti = label.parent.name == "label_2"
-        return [label, self.layout.calibration(frame_id)] if of_kitti else [label]
+        files = [label]
+        if label.parent.name == "label_2":
+            files.append(self.layout.calibration(frame_id))
+        if self.velocities and frame_id in self._recorded:
+            files.append(self._recorded[frame_id][0])
+        return files
 
     def view(self, frame_id: str) -> int:
         """A checksum of the columns."""

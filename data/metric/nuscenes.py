@@ -7,10 +7,12 @@ installed beside numpy 2.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from millisecond.data.boxes import NamedDetections, nearest_of_class
 from millisecond.data.metric.overlap import (
     ALL,
     DISTANCES,
@@ -28,6 +30,35 @@ NOT_JUDGED = {"traffic_cone": ERRORS[2:], "barrier": ERRORS[3:]}
 NEAR = 2.0  # metres between centres, of a match whose errors count
 PLACES = np.linspace(0, 1, 101)  # of recall
 WEIGHT = 5  # of AP; of each error 1
+
+
+def velocity_errors(objects: NamedDetections, found: NamedDetections) -> dict[str, np.ndarray]:
+    """By class, in m/s: how far the velocity of the nearest box of its class is from an object's,
+    where one is within NEAR of the object and both have a velocity."""
+    if objects.velocities is None or found.velocities is None:
+        return {}
+    rows = nearest_of_class(objects, found, NEAR)
+    near = (rows >= 0) & np.isfinite(objects.velocities).all(axis=1)
+    apart = np.linalg.norm(found.velocities[rows[near]] - objects.velocities[near], axis=1)
+    names = np.array(objects.names, dtype=str)[near]
+    return {str(name): apart[names == name] for name in np.unique(names)}
+
+
+def mean_velocity_errors(
+    scans: Iterable[dict[str, np.ndarray]], classes: Sequence[str]
+) -> tuple[dict[str, float], list[str]]:
+    """The means of `velocity_errors` over scans, and lines that tell them; of classes that have
+    any."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in classes}
+    for scan in scans:
+        for name in scan.keys() & parts.keys():
+            parts[name].append(scan[name])
+    joined = {name: np.concatenate(some) for name, some in parts.items() if some}
+    means = {name: float(errors.mean()) for name, errors in joined.items()}
+    return means, [
+        f"mean error of velocities, {name}: {means[name]:.2f} m/s, {len(errors)} boxes"
+        for name, errors in joined.items()
+    ]
 
 
 class WorldBoxes(NamedTuple):

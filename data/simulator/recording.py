@@ -124,6 +124,7 @@ def record(
     objects = np.flatnonzero(labelled & (seen.reachable > 0))
     bounds = [street.placed[index].label_bounds() for index in objects]
     boxes = mounting.boxes_from_network(boxes_at(bounds, street.poses(time)[objects]))
+    velocities = (street.velocities(time)[objects] @ mounting.rotation[:2, :2]).astype(np.float32)
     labels = _labels(street, objects, boxes, occluded, calibration)
     height, width = (labels.bbox[:, 2:] - labels.bbox[:, :2]).T
     scanned, hidden = count[objects] > 0, (count[objects] == 0) & (height > 1) & (width > 1)
@@ -137,6 +138,7 @@ def record(
         calibration=calibration,
         image_shape=IMAGE_SHAPE,
         plane=plane,
+        velocities=velocities[scanned],
     )
     return RecordedFrame(frame, _with_dont_care(known, labels.bbox[hidden]))
 

@@ -72,13 +72,26 @@ class Street:
 
     def poses(self, time: float) -> np.ndarray:
         """[T, 4] (x, y, z of the ground, yaw) of all things in the LiDAR frame of that time."""
-        s, v, heading, along, across = self._motion
-        way = self.ego_speed * time
-        s, v = s + along * time - way, v + across * time
+        way, heading = self.ego_speed * time, self._motion[2]
+        x, y, turn = self.ground.to_sensor(*self._places(time))
+        return np.stack([x, y, self.ground.height(x, y, way), heading + turn], axis=1)
+
+    def _places(self, time: float) -> tuple[np.ndarray, np.ndarray]:
+        """(s, v) [T] of all things, along the axis from the sensor of that time."""
+        s, v, _, along, across = self._motion
+        s, v = s + along * time - self.ego_speed * time, v + across * time
         if self.delays is not None:  # as the moving sensor sees it
             s, v = s + (along - self.ego_speed) * self.delays, v + across * self.delays
-        x, y, turn = self.ground.to_sensor(s, v)
-        return np.stack([x, y, self.ground.height(x, y, way), heading + turn], axis=1)
+        return s, v
+
+    def velocities(self, time: float) -> np.ndarray:
+        """[T, 2] m/s over ground of all things, along x and y of the LiDAR frame of that time."""
+        s, v = self._places(time)
+        turn = self.ground.to_sensor(s, v)[2]
+        along, across = self._motion[3:]
+        along = along * (1 - self.ground.bend * v)  # inside of a bend the way is shorter
+        cos, sin = np.cos(turn), np.sin(turn)
+        return np.stack([cos * along - sin * across, sin * along + cos * across], axis=1)
 
     def raised(self, height: float) -> "Street":
         """The street in a frame whose origin is so many metres higher."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
-from millisecond.detector.models.second import AnchorHead, Predictions, Second
+from millisecond.detector.models.second import AnchorHead, AnyPredictions, Second
 from millisecond.ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
 from millisecond.ops.bev import BevCells, CellPlan, CellValues, SquareWindow, joined_cells, planned
 from millisecond.ops.rulebook import KernelMap, Level, Table
@@ -54,7 +54,7 @@ class BevRows:
         return cls(model.backbone, model.head, model.encoder.out_channels)
 
     @torch.inference_mode()
-    def predict(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
+    def predict(self, rows: Tensor, level: Level, batch_size: int) -> AnyPredictions:
         """The encoder's rows [N, C] at the sites of `level` -> predictions of every anchor.
 
         On CUDA nothing is read back to the host, and there is room for every cell of the map: rows
@@ -67,11 +67,9 @@ class BevRows:
             bev = bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
             return self._head(self._backbone(bev.contiguous(memory_format=torch.channels_last)))
         parts = bev_spread(*self.values(rows, self.cells(level, batch_size)))
-        return Predictions(
-            *(
-                part.view(batch_size, -1, width)
-                for part, width in zip(parts, self._head.widths, strict=True)
-            )
+        return self._head.named(
+            part.view(batch_size, -1, width)
+            for part, width in zip(parts, self._head.widths, strict=True)
         )
 
     @torch.inference_mode()
@@ -89,7 +87,7 @@ class BevRows:
             values.append(end(rows, kernel_maps[-1].forward.count))
         return CellValues(values, cells.rows, self.factors, self._head.groups())
 
-    def _predict_on_cpu(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
+    def _predict_on_cpu(self, rows: Tensor, level: Level, batch_size: int) -> AnyPredictions:
         plan, features = self.plan(level), []
         cells = bev_cells(level, batch_size, plan)
         tables = iter(cells.tables)

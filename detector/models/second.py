@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -47,10 +47,25 @@ class Predictions(NamedTuple):
     direction_logits: Tensor  # [B, A, 2]
 
 
-class AnchorHead(nn.Module):
-    """Three 1x1 convolutions; the channels of a cell are ordered by anchor first, then by value."""
+class MovingPredictions(NamedTuple):
+    """The same of a network with velocities."""
 
-    def __init__(self, in_channels: int, anchors_per_cell: int, num_classes: int):
+    class_logits: Tensor  # [B, A, K]
+    box_residuals: Tensor  # [B, A, 7]
+    direction_logits: Tensor  # [B, A, 2]
+    velocities: Tensor  # [B, A, 2] m/s over ground along x and y
+
+
+AnyPredictions = Predictions | MovingPredictions
+
+
+class AnchorHead(nn.Module):
+    """Three 1x1 convolutions, a fourth for velocities; the channels of a cell are ordered by anchor
+    first, then by value."""
+
+    def __init__(
+        self, in_channels: int, anchors_per_cell: int, num_classes: int, velocity: bool = False
+    ):
         super().__init__()
         self.classes = nn.Conv2d(in_channels, anchors_per_cell * num_classes, 1)
         self.boxes = nn.Conv2d(in_channels, anchors_per_cell * 7, 1)
@@ -59,42 +74,48 @@ class AnchorHead(nn.Module):
         assert self.classes.bias is not None  # Conv2d makes one
         nn.init.constant_(self.classes.bias, -math.log((1 - rare) / rare))
         nn.init.normal_(self.boxes.weight, mean=0, std=0.001)
-        self.widths = (num_classes, 7, 2)
+        self.widths: tuple[int, ...] = (num_classes, 7, 2)
+        self.velocities = None
+        if velocity:
+            self.velocities = nn.Conv2d(in_channels, anchors_per_cell * 2, 1)
+            nn.init.normal_(self.velocities.weight, mean=0, std=0.001)
+            self.widths = (*self.widths, 2)
 
-    def forward(self, features: Tensor) -> Predictions:
+    def forward(self, features: Tensor) -> AnyPredictions:
         """[B, C, Y, X] -> predictions of A = Y * X * anchors_per_cell anchors."""
         cells = convolve_cells(features, *self.joined()).permute(0, 2, 3, 1)
         parts = cells.split([head.out_channels for head in self._heads()], dim=-1)
-        return Predictions(
-            *(
-                part.reshape(len(features), -1, width)
-                for part, width in zip(parts, self.widths, strict=True)
-            )
+        return self.named(
+            part.reshape(len(features), -1, width)
+            for part, width in zip(parts, self.widths, strict=True)
         )
 
+    def named(self, parts: Iterable[Tensor]) -> AnyPredictions:
+        """Predictions of each head, by their names."""
+        return (Predictions if self.velocities is None else MovingPredictions)(*parts)
+
     def joined(self) -> tuple[Tensor, Tensor]:
-        """Weight [C_out, C, 1, 1] and bias [C_out] of the three as one convolution: each by itself
+        """Weight [C_out, C, 1, 1] and bias [C_out] of all heads as one convolution: each by itself
         would read the whole map, and leave a gradient of it."""
         parts = zip(*(head.parameters() for head in self._heads()), strict=True)
         weight, bias = (torch.cat(part) for part in parts)
         return weight, bias
 
     def groups(self) -> list[int]:
-        """Outputs of `joined` that belong to each of the three."""
+        """Outputs of `joined` that belong to each head."""
         return [head.out_channels for head in self._heads()]
 
-    def predictions(self, values: Tensor, rows: Tensor) -> Predictions:
+    def predictions(self, values: Tensor, rows: Tensor) -> AnyPredictions:
         """Of cells that share values: values [N, C_out] of `joined`, rows [B, Y * X] their own."""
         parts = values.split([head.out_channels for head in self._heads()], dim=-1)
-        return Predictions(
-            *(
-                part.contiguous().index_select(0, rows.flatten()).view(len(rows), -1, width)
-                for part, width in zip(parts, self.widths, strict=True)
-            )
+        return self.named(
+            part.contiguous().index_select(0, rows.flatten()).view(len(rows), -1, width)
+            for part, width in zip(parts, self.widths, strict=True)
         )
 
-    def _heads(self) -> tuple[nn.Conv2d, nn.Conv2d, nn.Conv2d]:
-        return self.classes, self.boxes, self.directions
+    def _heads(self) -> tuple[nn.Conv2d, ...]:
+        moving = () if self.velocities is None else (self.velocities,)
+        return (self.classes, self.boxes, self.directions, *moving)
 
 
 class Second(nn.Module):
@@ -121,7 +142,7 @@ class Second(nn.Module):
 
     def forward(
         self, voxels: Voxels, pyramid: Pyramid, ready: Callable[[], object] | None = None
-    ) -> Predictions:
+    ) -> AnyPredictions:
         """What `sites` returns -> predictions. ready: called between encoder and backbone, e.g. to
         wait for what runs beside the encoder."""
         bev = self.encode(voxels, pyramid)
@@ -165,7 +186,7 @@ class Second(nn.Module):
         bev = self.encoder.encode(voxels.features, pyramid)
         return bev.contiguous(memory_format=torch.channels_last)
 
-    def predict(self, bev: Tensor) -> Predictions:
+    def predict(self, bev: Tensor) -> AnyPredictions:
         """Bird's-eye-view map [B, C, Y, X] -> predictions."""
         features = self.backbone(bev)
         return self.head(features)
@@ -208,5 +229,5 @@ def build_second(config: Config) -> Second:
         (grid.max_voxels_train, grid.max_voxels_test),
         encoder,
         backbone,
-        AnchorHead(backbone.out_channels, classes * len(ROTATIONS), classes),
+        AnchorHead(backbone.out_channels, classes * len(ROTATIONS), classes, model.velocity),
     )

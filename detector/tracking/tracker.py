@@ -5,9 +5,9 @@ every track (Kalman filter), match it with a detection (Hungarian algorithm), co
 end tracks.
 
 The filter is one of constant velocity, for many boxes at once. Its state is (x, y, z, yaw, l, w, h,
-vx, vy), the measurement a box. x and y move with the velocity; velocity, height, yaw and size are
-random walks, so that the noise grows with time and not with the number of scans. Weng et al. have
-the same filter with noise per scan.
+vx, vy), the measurement a box and, of a network that has them, a velocity. x and y move with the
+velocity; velocity, height, yaw and size are random walks, so that the noise grows with time and not
+with the number of scans. Weng et al. have the same filter with noise per scan.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ ORDER = [0, 1, 2, 6, 3, 4, 5]  # of a box that make a measurement: x, y, z, yaw,
 
 # Standard deviations of a measured x, y, z, yaw, l, w, h in metres and radians.
 NOISE = np.array([0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2])
+# Of a measured vx and vy in metres per second: more than a network errs in one scan, as its error
+# stays for some scans.
+VELOCITY_NOISE = 1.0
 # Of z, yaw, l, w, h, vx, vy: standard deviations of the change within one second.
 WALK = np.array([0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5])
 # Of the unknown velocity of a new object. Along its heading it may be fast, the faster the longer
@@ -55,8 +58,8 @@ class Estimates(NamedTuple):
         return self.mean[:, MEASURED:]
 
     @classmethod
-    def begin(cls, boxes: np.ndarray) -> Estimates:
-        """Estimates from one measurement each: boxes [n, 7]."""
+    def begin(cls, boxes: np.ndarray, velocities: np.ndarray | None = None) -> Estimates:
+        """Estimates from one measurement each: boxes [n, 7], velocities [n, 2]."""
         mean = np.zeros((len(boxes), STATE))
         mean[:, COLUMNS] = boxes
         covariance = np.zeros((len(boxes), STATE, STATE))
@@ -65,7 +68,7 @@ class Estimates(NamedTuple):
         heading = np.stack([np.cos(boxes[:, 6]), np.sin(boxes[:, 6])], axis=1)  # [n, 2]
         stretch = (along - SIDEWAYS**2)[:, None, None] * heading[:, :, None] * heading[:, None, :]
         covariance[:, MEASURED:, MEASURED:] = stretch + SIDEWAYS**2 * np.eye(2)
-        return cls(mean, covariance)
+        return cls(mean, covariance)._measured(velocities)
 
     def predict(self, seconds: float) -> Estimates:
         """The estimates after a time without measurements. Two steps give the same as one."""
@@ -74,13 +77,27 @@ class Estimates(NamedTuple):
         mean = self.mean @ move.T
         return Estimates(mean, move @ self.covariance @ move.T + _process_noise(seconds))
 
-    def correct(self, boxes: np.ndarray) -> Estimates:
-        """The estimates after one measurement each: boxes [n, 7]."""
+    def correct(self, boxes: np.ndarray, velocities: np.ndarray | None = None) -> Estimates:
+        """The estimates after one measurement each: boxes [n, 7], velocities [n, 2]."""
         error = boxes[:, ORDER] - self.mean[:, :MEASURED]
         error[:, YAW] = wrap_angle(error[:, YAW])
         shared = self.covariance[:, :MEASURED]  # [n, 7, 9] of measurement and state
         expected = self.covariance[:, :MEASURED, :MEASURED] + np.diag(NOISE**2)
         gain = np.linalg.solve(expected, shared).transpose(0, 2, 1)  # [n, 9, 7]
+        mean = self.mean + (gain @ error[:, :, None])[:, :, 0]
+        covariance = self.covariance - gain @ shared
+        known = Estimates(mean, (covariance + covariance.transpose(0, 2, 1)) / 2)
+        return known._measured(velocities)
+
+    def _measured(self, velocities: np.ndarray | None) -> Estimates:
+        """The estimates after velocities [n, 2] were measured, NaN where one was not."""
+        if velocities is None:
+            return self
+        known = np.isfinite(velocities).all(axis=1)[:, None]
+        error = np.where(known, velocities - self.velocities, 0)
+        shared = self.covariance[:, MEASURED:]  # [n, 2, 9] of measurement and state
+        expected = shared[:, :, MEASURED:] + VELOCITY_NOISE**2 * np.eye(2)
+        gain = np.linalg.solve(expected, shared).transpose(0, 2, 1) * known[:, :, None]  # [n, 9, 2]
         mean = self.mean + (gain @ error[:, :, None])[:, :, 0]
         covariance = self.covariance - gain @ shared
         return Estimates(mean, (covariance + covariance.transpose(0, 2, 1)) / 2)
@@ -151,6 +168,10 @@ class Tracks(NamedTuple):
     # else relative to the sensor
     velocities: np.ndarray
     ages: np.ndarray  # [n] int64, scans since the track began: 0 in its first
+
+    def named(self) -> NamedDetections:
+        """The same as detections, without ids and ages."""
+        return NamedDetections(self.boxes, self.scores, self.names, self.velocities)
 
 
 @dataclass(frozen=True)
@@ -227,8 +248,9 @@ class Tracker:
 
         time: of the scan in seconds, after the scan before. pose [4, 4]: takes points from the
         LiDAR frame of this scan to the world; for all scans or for none. A scan without
-        detections is one too. Raises ValueError for other times or poses and for what is not
-        finite; the tracks are then as before.
+        detections is one too. Velocities of detections are over ground, NaN where unknown; with
+        poses they are measurements too, without poses they are not used. Raises ValueError for
+        other times or poses and for what is not finite; the tracks are then as before.
         """
         found = _checked(found)
         if not (math.isfinite(time) and time > self._time):
@@ -241,7 +263,10 @@ class Tracker:
         world = np.eye(4) if pose is None else check_pose(pose)
 
         found = _sorted(found)
-        found = found._replace(boxes=move_boxes(found.boxes, world))
+        velocities = found.velocities
+        if velocities is not None:
+            velocities = None if pose is None else velocities @ world[:2, :2].T
+        found = found._replace(boxes=move_boxes(found.boxes, world), velocities=velocities)
         live = self._live.select(time - self._live.sure <= self._max_gap)
         live = _predict(live, time - self._time)
         rows, columns = self._associate(live, found)
@@ -285,7 +310,7 @@ class Tracker:
 def _begin(found: NamedDetections, time: float) -> _Live:
     count = len(found.scores)
     return _Live(
-        *Estimates.begin(found.boxes),
+        *Estimates.begin(found.boxes, found.velocities),
         names=np.array(found.names, dtype=str),
         scores=found.scores,
         ids=np.zeros(count, np.int64),
@@ -320,7 +345,8 @@ def _correct(
     live.facing[rows] = np.abs(votes)
     boxes = found.boxes.copy()
     boxes[:, 6] += np.pi * (opposite & ~turned)
-    live.mean[rows], live.covariance[rows] = live.select(rows).known.correct(boxes)
+    known = live.select(rows).known.correct(boxes, found.velocities)
+    live.mean[rows], live.covariance[rows] = known
     live.scores[rows], live.seen[rows] = found.scores, time
     live.sure[rows[strong]] = time
     live.hits[rows] += 1
@@ -354,7 +380,15 @@ def _checked(found: NamedDetections) -> NamedDetections:
             f"detection {row} has box {boxes[row].tolist()} and score {scores[row]}: all must be "
             "finite, sizes above 0"
         )
-    return NamedDetections(boxes, scores, found.names)
+    velocities = found.velocities
+    if velocities is not None:
+        require_unmasked("velocities", velocities)
+        velocities = np.asarray(velocities, np.float64)
+        if velocities.shape != (len(scores), 2):
+            raise ValueError(
+                f"velocities {list(velocities.shape)} do not fit {len(scores)} boxes: [n, 2]"
+            )
+    return NamedDetections(boxes, scores, found.names, velocities)
 
 
 def _sorted(found: NamedDetections) -> NamedDetections:

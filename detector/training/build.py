@@ -31,7 +31,8 @@ def fix_randomness(seed: int, deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
 
 
-PARTS = ("encoder", "backbone", "head.classes", "head.boxes", "head.directions")
+HEADS = ("head.classes", "head.boxes", "head.directions", "head.velocities")
+PARTS = ("encoder", "backbone", *HEADS)
 
 
 def start_from(model: Second, config: Config, source: Path) -> list[str]:
@@ -64,6 +65,8 @@ def start_from(model: Second, config: Config, source: Path) -> list[str]:
     restore(model, own | kept, source)
     lines = [f"weights: {source}"]
     for part in PARTS:
+        if not any(name.startswith(f"{part}.") for name in own):  # a network without velocities
+            continue
         if part.startswith("head.") and not same_classes:
             old, new = ", ".join(theirs.class_names), ", ".join(config.class_names)
             lines.append(f"  {part}: new, for the classes are {new} instead of {old}")

@@ -237,7 +237,8 @@ class _Slot:
         self._fixed = Fixed(workspace, capacity.rows, capacity.rows[0], model.max_voxels[0])
         self._points = torch.zeros(capacity.points, model.encoder.features, device=device)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, device=device)
-        self._boxes = torch.zeros(batch_size, capacity.boxes, 7, device=device)
+        width = 7 if model.head.velocities is None else 9
+        self._boxes = torch.zeros(batch_size, capacity.boxes, width, device=device)
         self._labels = torch.zeros(batch_size, capacity.boxes, dtype=torch.int64, device=device)
         self._sizes = torch.zeros(len(capacity.rows) + 1, dtype=torch.int32).pin_memory()
         self._arrived = torch.cuda.Event(blocking=True)  # the host sleeps: it has other processes

@@ -232,6 +232,7 @@ class TrainingFrames(Dataset):
         self.last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
         self.renamed = {other: kind.name for kind in config.classes for other in kind.also}
         self.views, self.level = train.views, config.grid.level
+        self.velocity = config.model.velocity
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -278,7 +279,8 @@ def training_loader(
     return OrderedLoader(
         frames,
         sampler,
-        partial(collate, classes=classes),  # workers may have to pickle it
+        # workers may have to pickle it
+        partial(collate, classes=classes, velocity=frames.velocity),
         workers,
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import Config, LossConfig
-from millisecond.detector.models.second import Predictions
+from millisecond.detector.models.second import AnyPredictions, MovingPredictions, Predictions
 from millisecond.ops import (
     Match,
     anchor_loss_gradients,
@@ -47,8 +47,8 @@ class TargetAssigner(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
 
     def match(self, boxes: Tensor, labels: Tensor) -> Match:
-        """boxes [B, M, 7] float32 and labels [B, M] (from 1; 0: padding, ignored) -> match."""
-        return match_anchors(self.columns, self.rows, self.thresholds, boxes, labels)
+        """boxes [B, M, 7 or 9] float32 and labels [B, M] (from 1; 0: padding, ignored) -> match."""
+        return match_anchors(self.columns, self.rows, self.thresholds, boxes[..., :7], labels)
 
 
 MOST = 1024  # positives of a frame; beyond them the focal loss stays
@@ -126,28 +126,45 @@ def paired_iou_3d(a: Tensor, b: Tensor) -> Tensor:
     return (shared / (volumes - shared).clamp(min=1e-6)).clamp(0, 1)
 
 
-class Losses(NamedTuple):
-    """Weighted losses, scalars; `total`, the sum of the next three, is what training minimises.
+def velocity_loss(velocities: Tensor, anchors: Tensor, boxes: Tensor, match: Match) -> Tensor:
+    """Smooth-L1 loss of velocities [B, A, 2] in m/s of each class, [K] without weight: a sum over
+    positive anchors, divided and averaged as in `ops.anchor_losses`. anchors: [Y, X, K, R, 7];
+    boxes: [B, M, 9], and one whose velocity is unknown (NaN) adds nothing."""
+    found = velocities if velocities.dtype == torch.float64 else velocities.float()
+    rows = match.rows.clamp(min=0).long()[..., None].expand(-1, -1, 2)
+    own = boxes[..., 7:].gather(1, rows).to(found.dtype)
+    known = ((match.rows >= 0) & own.isfinite().all(-1))[..., None]
+    own = torch.where(known, own, 0.0)
+    loss = F.smooth_l1_loss(found, own, reduction="none", beta=1 / 9)
+    share = 1 / match.positives.clamp(min=1).to(found.dtype) / len(boxes)  # [B]
+    of_anchors = torch.where(known, loss, 0.0).sum(2)
+    return share @ of_anchors.unflatten(1, (-1, *anchors.shape[2:4])).sum((1, 3))
 
-    `by_class` is the share of each class in each of the three, without gradient. The shares of box
-    and direction are sums over the anchors that are matched with boxes of the class.
+
+class Losses(NamedTuple):
+    """Weighted losses, scalars; `total`, the sum of the next three and of the velocities', is what
+    training minimises.
+
+    `by_class` is the share of each class in each of them, without gradient. The shares of box,
+    direction and velocity are sums over the anchors that are matched with boxes of the class.
     """
 
     total: Tensor
     classification: Tensor
     box: Tensor
     direction: Tensor
-    by_class: Tensor  # [3, K]
+    by_class: Tensor  # [3, K]; [4, K] of a network with velocities
 
     def flat(self) -> Tensor:
-        """[4 + 3 K] without gradient, in the order of `loss_names`."""
+        """[4 + 3 K or 4 + 4 K] without gradient, in the order of `loss_names`."""
         return torch.cat([loss.detach().reshape(-1) for loss in self])
 
 
-def loss_names(classes: Sequence[str]) -> tuple[str, ...]:
+def loss_names(classes: Sequence[str], velocity: bool = False) -> tuple[str, ...]:
     """Names of the values of `Losses.flat`."""
     names = Losses._fields[:4]
-    return (*names, *(f"{part} of {name}" for part in names[1:] for name in classes))
+    parts = (*names[1:], *["velocity"] * velocity)
+    return (*names, *(f"{part} of {name}" for part in parts for name in classes))
 
 
 class Criterion(nn.Module):
@@ -161,16 +178,22 @@ class Criterion(nn.Module):
         super().__init__()
         self.assigner, self.quality = assigner, loss.quality
         self.weights = (loss.classification, loss.box, loss.direction)
+        self.velocity = loss.velocity
 
-    def forward(self, predictions: Predictions, boxes: Tensor, labels: Tensor) -> Losses:
-        """boxes [B, M, 7], labels [B, M] from 1, 0 where there is no box."""
+    def forward(self, predictions: AnyPredictions, boxes: Tensor, labels: Tensor) -> Losses:
+        """boxes [B, M, 7], 9 with velocities; labels [B, M] from 1, 0 where there is no box."""
         boxes = boxes.float()
         return self.losses(predictions, boxes, self.assigner.match(boxes, labels))
 
-    def losses(self, predictions: Predictions, boxes: Tensor, match: Match) -> Losses:
-        """boxes [B, M, 7] float32 and their match with the anchors, see `TargetAssigner.match`."""
-        truth = self.assigner.anchors, boxes, *match
-        losses = Losses(*anchor_losses(*predictions, *truth, self.weights))
+    def losses(self, predictions: AnyPredictions, boxes: Tensor, match: Match) -> Losses:
+        """boxes [B, M, 7 or 9] float32 and their match with the anchors, see
+        `TargetAssigner.match`."""
+        truth = self.assigner.anchors, boxes[..., :7].contiguous(), *match
+        losses = Losses(*anchor_losses(*predictions[:3], *truth, self.weights))
+        if isinstance(predictions, MovingPredictions):
+            moving = self._moving(predictions.velocities, boxes, match)
+            by_class = torch.cat((losses.by_class, moving.detach()[None]))
+            losses = losses._replace(total=losses.total + moving.sum(), by_class=by_class)
         if not self.quality:
             return losses
         change = self._change(predictions, boxes, match)
@@ -182,13 +205,19 @@ class Criterion(nn.Module):
         )
 
     def gradients(
-        self, predictions: Predictions, boxes: Tensor, match: Match, of_total: Tensor
-    ) -> Predictions:
+        self, predictions: AnyPredictions, boxes: Tensor, match: Match, of_total: Tensor
+    ) -> AnyPredictions:
         """The gradients of the predictions; of_total: float32 scalar, the gradient of the total."""
-        truth = self.assigner.anchors, boxes, *match
-        gradients = Predictions(
-            *anchor_loss_gradients(*predictions, *truth, self.weights, of_total)
+        truth = self.assigner.anchors, boxes[..., :7].contiguous(), *match
+        gradients: AnyPredictions = Predictions(
+            *anchor_loss_gradients(*predictions[:3], *truth, self.weights, of_total)
         )
+        if isinstance(predictions, MovingPredictions):
+            velocities = predictions.velocities.detach().requires_grad_()
+            with torch.enable_grad():
+                moving = self._moving(velocities, boxes, match).sum()
+            (of_moving,) = torch.autograd.grad(moving, velocities, of_total)
+            gradients = MovingPredictions(*gradients[:3], of_moving)
         if not self.quality:
             return gradients
         logits = predictions.class_logits.detach().requires_grad_()
@@ -197,10 +226,14 @@ class Criterion(nn.Module):
         (of_change,) = torch.autograd.grad(change, logits, of_total)
         return gradients._replace(class_logits=gradients.class_logits + of_change)
 
-    def _change(self, predictions: Predictions, boxes: Tensor, match: Match) -> Tensor:
+    def _moving(self, velocities: Tensor, boxes: Tensor, match: Match) -> Tensor:
+        """The velocity loss of each class, [K]."""
+        return self.velocity * velocity_loss(velocities, self.assigner.anchors, boxes, match)
+
+    def _change(self, predictions: AnyPredictions, boxes: Tensor, match: Match) -> Tensor:
         """What the varifocal loss adds to the class loss of each class, [K]."""
-        logits, residuals, _ = predictions
-        truth = self.assigner.anchors, boxes, match
+        logits, residuals = predictions[:2]
+        truth = self.assigner.anchors, boxes[..., :7].contiguous(), match
         return self.weights[0] * varifocal_change(logits, residuals, *truth)
 
 

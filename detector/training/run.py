@@ -86,7 +86,8 @@ class Training:
         names, workers = self.config.class_names, train.workers
         self.sampler.first_step = state.step
         loader = training_loader(self.frames, self.sampler, names, workers, self.processes.device)
-        meters = Meters(trainer, loss_names(names), self.monitor)
+        losses = loss_names(names, self.config.model.velocity)
+        meters = Meters(trainer, losses, self.monitor)
         with batches_of(loader) as batches:
             if state.step == 0:
                 self._save()

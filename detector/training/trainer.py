@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from millisecond.data.files import replacing
 from millisecond.data.frame import Batch
 from millisecond.detector.config import PRECISIONS, TrainConfig
-from millisecond.detector.models.second import Predictions, Second
+from millisecond.detector.models.second import AnyPredictions, Second
 from millisecond.detector.training.checkpoints import TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import Criterion, Losses
@@ -61,14 +61,14 @@ class Indexed(NamedTuple):
 
     voxels: Voxels
     pyramid: Pyramid
-    boxes: Tensor  # [B, M, 7] float32
+    boxes: Tensor  # [B, M, 7] float32, or 9 with velocities
     labels: Tensor  # [B, M] int64, from 1, 0 is padding
 
 
 class StepOutcome(NamedTuple):
     """Predictions and losses of a network for a batch."""
 
-    predictions: Predictions
+    predictions: AnyPredictions
     losses: Losses
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
 

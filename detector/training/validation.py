@@ -57,6 +57,7 @@ class Validation:
     def __init__(self, dataset: Dataset, config: Config, processes: Processes):
         self.dataset, self.config, self.processes = dataset, config, processes
         self.classes, self.batch_size = config.class_names, config.train.batch_size
+        self.names = loss_names(self.classes, config.model.velocity)
         self.postprocess = build_postprocessor(config).to(processes.device)
 
     def __call__(
@@ -74,7 +75,7 @@ class Validation:
         frames = min(len(self.dataset), limit or len(self.dataset))
         found: dict[int, Labels] = {}
         capped = 0
-        total = torch.zeros(len(loss_names(self.classes)), dtype=torch.float64)
+        total = torch.zeros(len(self.names), dtype=torch.float64)
         share = range(self.processes.rank, frames, self.processes.count)
         indices = iter(share)
         with evaluating(model), batches_of(self._loader(share)) as batches:
@@ -99,7 +100,8 @@ class Validation:
         """What a model finds in one frame."""
         frame, mounting = leveled(frame, self.config.grid.level)
         with evaluating(model):
-            predictions = forward(model, collate([frame], self.classes)).predictions
+            batch = collate([frame], self.classes, self.config.model.velocity)
+            predictions = forward(model, batch).predictions
             return _back(self.postprocess(predictions)[0], mounting)
 
     def _loader(self, share: range) -> DataLoader[Part]:
@@ -108,7 +110,7 @@ class Validation:
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
             num_workers=self.config.train.workers,
-            collate_fn=partial(_collate, self.classes, self.config.grid.level),
+            collate_fn=partial(_collate, self.config),
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
@@ -125,7 +127,7 @@ class Validation:
         shares = self.processes.gather((losses, capped, found))
         detections = {index: labels for *_, share in shares for index, labels in share.items()}
         mean = sum(losses for losses, *_ in shares) / max(frames, 1)
-        named = dict(zip(loss_names(self.classes), mean.tolist(), strict=True))
+        named = dict(zip(self.names, mean.tolist(), strict=True))
         capped_mean = sum(capped for _, capped, _ in shares) / max(frames, 1)
         result = self.processes.of_first(lambda: self._score(detections))
         return Scores(frames, named, capped_mean, result)
@@ -157,8 +159,9 @@ def _back(found: Detections, mounting: Mounting) -> Detections:
     return found._replace(boxes=mounting.boxes_from_network(found.boxes))
 
 
-def _collate(classes: Sequence[str], level: bool, frames: Sequence[Frame]) -> Part:
+def _collate(config: Config, frames: Sequence[Frame]) -> Part:
     """The points are in the batch: a worker need not send them twice."""
-    made, mountings = zip(*(leveled(frame, level) for frame in frames), strict=True)
+    made, mountings = zip(*(leveled(frame, config.grid.level) for frame in frames), strict=True)
     known = [replace(frame, points=frame.points[:0].copy()) for frame in frames]
-    return collate(made, classes), list(zip(known, mountings, strict=True))
+    batch = collate(made, config.class_names, config.model.velocity)
+    return batch, list(zip(known, mountings, strict=True))

@@ -52,6 +52,15 @@ def weights(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def moving_weights(tmp_path_factory):
+    """The same of a network with velocities."""
+    config, model = build_small_network(velocity=True)
+    path = tmp_path_factory.mktemp("cpp") / "moving.safetensors"
+    save_weights(path, model, config)
+    return path
+
+
+@pytest.fixture(scope="session")
 def network_of(tmp_path_factory):
     """The network file of weights; each is made once."""
     folder, made = tmp_path_factory.mktemp("networks"), {}

@@ -55,6 +55,42 @@ def test_finds_the_boxes_of_python_bit_for_bit(library, weights, network, precis
     cpp.close()
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
+def test_velocities_are_python_s_bit_for_bit(
+    library, moving_weights, network_of, precision, monkeypatch
+):
+    python = Detector.from_weights(moving_weights, "cuda", precision)
+    monkeypatch.setattr(python._inference, "on_cells", True)
+    cpp = CppDetector(library, network_of(moving_weights), precision)
+    assert cpp.info.velocity == 1
+    for points in (cloud(3_000), cloud(0), cloud(12_000, seed=2)):
+        wanted, _ = python.detect(points)
+        boxes, scores, labels = cpp(points)
+        assert boxes.shape == tuple(wanted.boxes.shape) and boxes.shape[1] == 9
+        assert np.array_equal(boxes.view(np.uint32), wanted.boxes.numpy().view(np.uint32))
+        assert np.array_equal(scores, wanted.scores.numpy())
+        assert np.array_equal(labels, wanted.labels.numpy())
+    assert len(boxes) > 5 and np.abs(boxes[:, 7:]).max() > 1
+    # nobody has to take them
+    cpp._boxes[:] = 0
+    found, left_out = ctypes.byref(cpp._found), ctypes.byref(cpp.left_out)
+    out = (*cpp._out, cpp.info.most_boxes, found, left_out, None)
+    library("ms_detect", cpp._handle, points.ctypes.data, len(points), *out)
+    assert np.array_equal(cpp._boxes[: len(boxes)], boxes[:, :7])
+    cpp.close()
+
+
+def test_velocities_of_a_network_without_are_a_mistake(library, network):
+    cpp, points, room = CppDetector(library, network), cloud(500), np.zeros((500, 2), np.float32)
+    assert cpp.info.velocity == 0
+    given = GivenScans(ctypes.sizeof(GivenScans), 1, points.ctypes.data, (ctypes.c_int64 * 1)(500))
+    given.velocities = room.ctypes.data
+    out = (*cpp._out, cpp.info.most_boxes, ctypes.byref(cpp._found), None, None)
+    with pytest.raises(OSError, match=r"scans\.velocities: the network has none"):
+        library("ms_detect_batch", cpp._handle, ctypes.byref(given), *out)
+    cpp.close()
+
+
 def test_calls_from_several_threads(library, network):
     cpp, points = CppDetector(library, network), [cloud(2_000 + 50 * i, seed=i) for i in range(8)]
     wanted = [cpp(scan) for scan in points]

@@ -82,8 +82,9 @@ class Raw:
         return weight, np.tile(self.bias(name, precision), factor * factor)
 
     def heads(self, widths: list[int], precision: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The three heads as one, filled up to whole panels: the part that reads each block."""
-        names = "classes", "boxes", "directions"
+        """All heads as one, filled up to whole panels: the part that reads each block."""
+        names = ["classes", "boxes", "directions"]
+        names += ["velocities"] * ("head.velocities.bias" in self.values)
         weight = np.concatenate([self.values[f"head.{name}.weight"] for name in names])[..., 0, 0]
         bias = np.concatenate([self.values[f"head.{name}.bias"] for name in names])
         filled, parts, first = -(-len(bias) // 128) * 128, [], 0
@@ -194,7 +195,8 @@ def expected(name: str | Path, precision: str) -> Iterator[np.ndarray]:
         yield from layer(*raw.up(f"backbone.upsamples.{block}", precision))
         yield from layer(*heads[block])
     classes = len(config.classes)
-    yield np.int32([2 * classes * values for values in (classes, 7, 2)])
+    moving = [2] * config.model.velocity
+    yield np.int32([2 * classes * values for values in (classes, 7, 2, *moving)])
     boxes = anchors(config)
     yield boxes
     yield np.float32([post.score, post.iou, DIRECTION_OFFSET, LARGEST_LOG_SIZE])
@@ -202,9 +204,12 @@ def expected(name: str | Path, precision: str) -> Iterator[np.ndarray]:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("name", "precision"), [("second", "fp16"), ("", "fp32"), ("", "bf16")])
-def test_cpp_reads_the_folded_network_bit_for_bit(inspect, network_of, small, name, precision):
-    path = find_weights(name) if name else small
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("second", "fp16"), ("small", "fp32"), ("small", "bf16"), ("moving_weights", "fp16")],
+)
+def test_cpp_reads_the_folded_network_bit_for_bit(inspect, network_of, request, name, precision):
+    path = find_weights(name) if name == "second" else request.getfixturevalue(name)
     result = inspect("network", network_of(path), precision)
     assert result.returncode == 0, result.stderr
     found = arrays(result.stdout)

@@ -51,13 +51,9 @@ def code(tmp_path_factory):
     code.ms_tracker_destroy.argtypes = [c_void_p]
     code.ms_tracker_destroy.restype = None
     arrays = [POINTER(c_float), POINTER(c_float), POINTER(c_int32), c_int64]
-    code.ms_tracker_update.argtypes = [
-        c_void_p,
-        *arrays,
-        c_double,
-        POINTER(c_double),
-        POINTER(View),
-    ]
+    last = [c_double, POINTER(c_double), POINTER(View)]
+    code.ms_tracker_update.argtypes = [c_void_p, *arrays, *last]
+    code.ms_tracker_update_moving.argtypes = [c_void_p, arrays[0], *arrays, *last]
     return code
 
 
@@ -81,7 +77,13 @@ class Native:
         arrays = [at(boxes, c_float), at(scores, c_float), at(labels, c_int32), len(scores)]
         view = View()
         place = None if pose is None else at(world, c_double)
-        self.check(self.code.ms_tracker_update(self.tracker, *arrays, time, place, byref(view)))
+        last = time, place, byref(view)
+        if found.velocities is None:
+            self.check(self.code.ms_tracker_update(self.tracker, *arrays, *last))
+        else:
+            speeds = np.float32(found.velocities)
+            given = arrays[0], at(speeds, c_float), *arrays[1:]
+            self.check(self.code.ms_tracker_update_moving(self.tracker, *given, *last))
         bytes_ = ctypes.string_at(view.tracks, view.count * TRACK.itemsize) if view.count else b""
         tracks = np.frombuffer(bytes_, TRACK)
         names = tuple(NAMES[label - 1] for label in tracks["label"])
@@ -129,7 +131,13 @@ def recording(seed, scans=40, objects=45):
         scores = rng.choice([0.3, 0.4, 0.6, 0.7, 0.8, 0.9], len(found)).astype(np.float32)
         names = tuple(NAMES[kind] for kind in kinds[found])
         pose = motion(time, 0.03 * np.sin(number)) if seed % 2 else None
-        yield NamedDetections(boxes[found], scores, names), float(time), pose
+        velocities = None
+        if seed % 5 == 1 or seed % 5 == 2:  # measured in the world, in some seeds without poses
+            velocities = np.stack([np.cos(yaw), np.sin(yaw)], axis=1) * speeds[:, None]
+            velocities += np.random.default_rng((seed, number)).normal(0, 0.5, (objects, 2))
+            velocities[::4] = np.nan
+            velocities = velocities[found].astype(np.float32)
+        yield NamedDetections(boxes[found], scores, names, velocities), float(time), pose
 
 
 def require_equal(mine, theirs):

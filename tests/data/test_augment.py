@@ -1,10 +1,13 @@
 """Augmentations against naive geometry and invariants on random frames."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from millisecond.data.augment import (
     COLUMNS,
+    MOVING,
     Augmentation,
     GroundTruthDatabase,
     add_objects,
@@ -253,3 +256,44 @@ def test_the_share_that_an_object_loses_is_its_own():
     assert shares.mean() == pytest.approx(0.55, abs=0.03)
     assert shares.std() == pytest.approx((0.9**2 / 12 + 0.55 * 0.45 / 30) ** 0.5, rel=0.15)
     assert abs(np.corrcoef(shares.T)[np.triu_indices(8, 1)]).max() < 0.3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_velocities_turn_with_the_boxes(seed, tmp_path):
+    """Where a moving object is a moment later is the same before and after an augmentation."""
+    rng = np.random.default_rng(seed)
+    now = random_frame(seed, apart=True)
+    velocities = rng.normal(0, 8, (len(now.boxes), 2)).astype(np.float32)
+    velocities[-1] = np.nan
+    later = now.boxes.copy()
+    later[:, :2] += 0.5 * velocities
+    later[-1, :2] = now.boxes[-1, :2]
+    now, later = replace(now, velocities=velocities), replace(now, boxes=later)
+    recipe = Augmentation({}, 0, 0.5, 0.8, (0.9, 1.1))
+    for _ in range(4):
+        state = rng.bit_generator.state
+        now = recipe(now, rng)
+        rng.bit_generator.state = state
+        later = recipe(later, rng)
+    moved = (later.boxes - now.boxes)[:, :2] / 0.5
+    np.testing.assert_allclose(now.velocities[:-1], moved[:-1], atol=1e-3)
+    assert now.velocities.dtype == np.float32 and np.isnan(now.velocities[-1]).all()
+    kept = drop_outside(now, (-20, -20, -9, 20, 20, 9))
+    rows = [np.flatnonzero((now.boxes == box).all(axis=1))[0] for box in kept.boxes]
+    assert 0 < len(rows) < len(now.boxes)
+    np.testing.assert_array_equal(kept.velocities, now.velocities[rows])
+
+
+def test_pasted_objects_bring_their_velocities(tmp_path, database):
+    with PackWriter(tmp_path / "objects", "", MOVING) as writer:
+        for seed in range(100, 120):
+            frame = random_frame(seed)
+            add_objects(writer, replace(frame, velocities=frame.boxes[:, :2] + 1))
+        writer.finish()
+    frame, rng = random_frame(1), np.random.default_rng(0)
+    frame = replace(frame, velocities=frame.boxes[:, :2] + 1)
+    full = paste_objects(frame, GroundTruthDatabase(tmp_path / "objects"), SAMPLE, 5, rng)
+    assert len(full.boxes) > len(frame.boxes)
+    np.testing.assert_array_equal(full.velocities, full.boxes[:, :2] + 1)
+    unknown = paste_objects(frame, database, SAMPLE, 5, rng)
+    assert np.isnan(unknown.velocities[len(frame.boxes) :]).all()

@@ -269,3 +269,36 @@ def test_clouds_that_are_not_as_said(tmp_path, write_cloud, expected):
 def test_columns_that_cannot_be(columns, features, scale, key):
     with pytest.raises(ConfigError, match=f"^{key}"):
         PointColumns(columns, features, scale)
+
+
+def test_velocities_are_of_the_recordings(root):
+    lines = []
+    for number, name in enumerate(open_dataset(root, "all").frame_ids[:3]):
+        count = len(open_dataset(root, "all")[number].boxes)
+        told = {
+            "name": name,
+            "time": number,
+            "pose": None,
+            "tracks": [str(i) for i in range(count)],
+        }
+        told["velocities"] = [[i, number] if i else None for i in range(count)]
+        lines.append(json.dumps(told | {"velocities": None} if number == 2 else told))
+    with pytest.raises(ValueError, match=r"sequences: no recordings, .* model.velocity=false"):
+        open_dataset(root, "all", velocities=True)
+    write(root / "sequences/one.jsonl", "\n".join(lines))
+    frames = list(open_dataset(root, "all", velocities=True))
+    for number, frame in enumerate(frames[:2]):
+        assert np.isnan(frame.velocities[0]).all()
+        wanted = [[i, number] for i in range(1, len(frame.boxes))]
+        np.testing.assert_array_equal(frame.velocities[1:], np.reshape(wanted, (-1, 2)))
+    assert all(np.isnan(frame.velocities).all() for frame in frames[2:])
+    assert open_dataset(root, "all")[0].velocities is None
+    label = next(root.glob(f"labels/{frames[0].frame_id}.*"))
+    label.write_text(label.read_text() + "1 2 0 4 2 1.5 0 Car\n")
+    with pytest.raises(
+        ValueError, match=r"one.jsonl: \d+ velocities in scan \S+, whose label file"
+    ):
+        open_dataset(root, "all", velocities=True)[0]
+    (root / "training/velodyne").mkdir(parents=True)
+    with pytest.raises(ValueError, match="KITTI's labels have no velocities"):
+        open_dataset(root, "all", velocities=True)

@@ -5,6 +5,7 @@ import pytest
 
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.simulator import simulate, write_drive, write_kitti_tree
+from millisecond.data.simulator.scenes import make_street
 from millisecond.tools import simulate as program
 
 STREET = 200_086
@@ -22,6 +23,24 @@ def test_a_drive_is_the_street_as_time_passes(tmp_path):
     first, last = (drive[place].boxes[:, None, :2] for place in (0, 2))
     moved = np.linalg.norm(first - last.swapaxes(0, 1), axis=2).min(axis=1)
     assert (moved > 0.5).sum() > 5  # of parked cars, too: the car drives 8 m/s
+
+
+@pytest.mark.parametrize("seed", [STREET, 3, 12, 29, 48])
+def test_labels_know_the_velocities_over_ground(seed):
+    """By the boxes a moment later, moved back by the way of the car along its street."""
+    street, moment = make_street(np.random.default_rng(seed)), 1e-4
+    before, after = street.poses(1.0), street.poses(1.0 + moment)
+    x, y, turn = street.ground.to_sensor(np.array(street.ego_speed * moment), np.array(0.0))
+    turn = turn - street.ground.yaw
+    back = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    moved = after[:, :2] @ back.T + [x, y] - before[:, :2]
+    np.testing.assert_allclose(street.velocities(1.0), moved / moment, atol=1e-3)
+    frame = simulate(seed, 1.0, crop=False)
+    assert frame.velocities.shape == (len(frame.boxes), 2)
+    # a turn of the sensor takes 0.1 s, in which a thing goes on in its bend
+    apart = np.abs(frame.velocities[:, None] - street.velocities(1.0)).max(axis=2).min(axis=1)
+    assert apart.max() < 0.05
+    assert np.linalg.norm(frame.velocities, axis=1).max() > 1 or seed != STREET
 
 
 def test_a_shorter_drive_takes_the_place_of_a_longer_one(tmp_path):

@@ -8,7 +8,13 @@ import pytest
 
 from millisecond.data.boxes import NamedDetections, wrap_angle
 from millisecond.detector.tracking import Tracker, tracker
-from millisecond.detector.tracking.tracker import NOISE, Estimates, assign, distances
+from millisecond.detector.tracking.tracker import (
+    NOISE,
+    VELOCITY_NOISE,
+    Estimates,
+    assign,
+    distances,
+)
 
 CAR, PEDESTRIAN = (4.0, 1.8, 1.5), (0.8, 0.6, 1.7)
 
@@ -305,15 +311,19 @@ def test_two_steps_of_time_are_one():
     np.testing.assert_allclose(once.covariance, twice.covariance, atol=1e-12)
 
 
-def test_without_random_walks_the_filter_is_least_squares(monkeypatch):
-    """All measurements and what is known of the velocity at first, in one system of equations."""
+@pytest.mark.parametrize("moving", [False, True])
+def test_without_random_walks_the_filter_is_least_squares(monkeypatch, moving):
+    """All measurements and what is known of the velocity at first, in one system of equations. The
+    second velocity is not measured."""
     monkeypatch.setattr(tracker, "WALK", np.zeros(7))
     rng, times = np.random.default_rng(0), np.array([0.0, 0.1, 0.25, 0.3, 0.5])
     measured = rng.normal([10, 3, 0, 4, 2, 1.5, 0.5], 0.2, (len(times), 7))
-    known = Estimates.begin(measured[:1])
-    prior = known.covariance[0, 7:, 7:]
-    for step, boxes in zip(np.diff(times), measured[1:], strict=True):
-        known = known.predict(step).correct(boxes[None])
+    speeds = rng.normal([4, -1], 1, (len(times), 2))
+    speeds[1] = np.nan
+    prior = Estimates.begin(measured[:1]).covariance[0, 7:, 7:]
+    known = Estimates.begin(measured[:1], speeds[:1] if moving else None)
+    for step, boxes, speed in zip(np.diff(times), measured[1:], speeds[1:], strict=True):
+        known = known.predict(step).correct(boxes[None], speed[None] if moving else None)
     # unknown: x, y, vx, vy at the last time
     rows, values = [], []
     for time, found in zip(times - times[-1], measured, strict=True):
@@ -322,6 +332,9 @@ def test_without_random_walks_the_filter_is_least_squares(monkeypatch):
     root = np.linalg.inv(np.linalg.cholesky(prior))
     rows = np.concatenate([np.array(rows) / NOISE[0], np.pad(root, ((0, 0), (2, 0)))])
     values = np.concatenate([np.array(values) / NOISE[0], [0, 0]])
+    for speed in speeds[[0, 2, 3, 4]] if moving else ():
+        rows = np.concatenate([rows, np.eye(4)[2:] / VELOCITY_NOISE])
+        values = np.concatenate([values, speed / VELOCITY_NOISE])
     solution = np.linalg.lstsq(rows, values, rcond=None)[0]
     covariance = np.linalg.inv(rows.T @ rows)
     index = [0, 1, 7, 8]
@@ -329,6 +342,46 @@ def test_without_random_walks_the_filter_is_least_squares(monkeypatch):
     np.testing.assert_allclose(known.covariance[0][np.ix_(index, index)], covariance, atol=1e-9)
     others = measured[:, [2, 3, 4, 5, 6]].mean(axis=0)
     np.testing.assert_allclose(known.boxes[0, [2, 3, 4, 5, 6]], others, atol=1e-9)
+
+
+def test_measured_velocities_make_a_track_sure_sooner():
+    """A car that drives 10 m/s across the way of the sensor's car, noisy boxes; its velocity after
+    some scans, of many tracks."""
+    errors = {True: [], False: []}
+    for seed in range(30):
+        rng, trackers = np.random.default_rng(seed), [(known, Tracker()) for known in errors]
+        for number in range(4):
+            time = 0.1 * number
+            here = pose(8 * time, 0, 0.3)
+            back = np.linalg.inv(here)
+            place = back @ [20, -5 + 10 * time, 0, 1]
+            found = scan(box(*place[:2] + rng.normal(0, 0.15, 2), yaw=np.pi / 2 - 0.3))
+            speed = back[:2, :2] @ [0, 10] + rng.normal(0, 0.5, 2)
+            for known, own in trackers:
+                given = found._replace(velocities=speed[None] if known else None)
+                tracks = own.update(given, time, here)
+        for known, own in trackers:
+            errors[known].append(own.update(scan(), 0.4, here).velocities[0])
+    wanted = back[:2, :2] @ [0, 10]
+    with_it, without = (
+        np.linalg.norm(np.array(errors[known]) - wanted, axis=1).mean() for known in (True, False)
+    )
+    assert with_it < 0.5 * without and len(tracks.ids) == 1
+
+
+def test_velocities_are_over_ground_and_need_poses():
+    """Without poses, tracks move relative to the sensor: what a network says is of no use."""
+    plain, given = Tracker(), Tracker()
+    for number in range(5):
+        found = scan(box(10, number, yaw=1.5))
+        wrong = found._replace(velocities=np.array([[99.0, 99.0]]))
+        a, b = plain.update(found, 0.1 * number), given.update(wrong, 0.1 * number)
+        np.testing.assert_array_equal(a.velocities, b.velocities)
+    unknown = found._replace(velocities=np.full((1, 2), np.nan))
+    a, b = (Tracker(confirm=1).update(one, 0, np.eye(4)) for one in (found, unknown))
+    np.testing.assert_array_equal(a.velocities, b.velocities)
+    with pytest.raises(ValueError, match=r"velocities \[2, 2\] do not fit 1 boxes"):
+        plain.update(found._replace(velocities=np.zeros((2, 2))), 9)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,17 @@ def test_same_bits_with_scores_that_learn_the_overlap(batches):
     assert not torch.equal(want[1], train(plain(overrides[0]), batches, 12)[1])
 
 
+def test_same_bits_with_velocities():
+    overrides = "train.precision=fp16", "model.velocity=true"
+    frames = [simulate(seed) for seed in range(6)]
+    classes = parse_config(CONFIG).class_names
+    moving = [collate([frames[i], frames[i - 1]], classes, velocity=True) for i in range(6)]
+    moving = [batch.pin_memory() for batch in moving]
+    want = train(plain(*overrides), moving, 12)
+    assert_same_bits(want, train(build(*overrides), moving, 12))
+    assert want[0][:, 0].isfinite().all()  # the losses
+
+
 def test_batches_without_room_make_more(batches):
     """Points, boxes and levels outgrow the graphs; then all batches fit."""
     trainer = build()

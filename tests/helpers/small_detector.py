@@ -11,14 +11,17 @@ from millisecond.detector.models.second import Second, build_second
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
 
 
-def build_small_network() -> tuple[Config, Second]:
+def build_small_network(velocity: bool = False) -> tuple[Config, Second]:
     """A network that says something: many scores above the threshold."""
     torch.manual_seed(0)
-    config = load_config(CONFIG)
+    config = load_config(CONFIG, ["model.velocity=true"] * velocity)
     model = build_second(config)
     torch.nn.init.normal_(model.head.classes.bias, mean=-2.0)
     torch.nn.init.normal_(model.head.classes.weight, std=0.5)
     model.head.directions.bias.data = torch.tensor([0.0, 1.0, 0.0, 1.0])  # both face backwards
+    if model.head.velocities is not None:
+        torch.nn.init.normal_(model.head.velocities.bias, std=3)
+        torch.nn.init.normal_(model.head.velocities.weight)
     return config, model
 
 

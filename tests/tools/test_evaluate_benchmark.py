@@ -119,6 +119,18 @@ def test_boxes_of_nuscenes_are_submitted_where_the_labels_are(tmp_path):
     assert attributes["bicycle"] == "cycle.with_rider"
 
 
+def test_velocities_of_a_network_go_into_the_submission_as_of_tracks(tmp_path):
+    root, results = make("nuscenes", tmp_path)
+    outputs = [tmp_path / "tracks.json", tmp_path / "network.json"]
+    assert evaluate("nuscenes", root, results, "--split", "train", "--output", outputs[0]) == 0
+    for path in results.iterdir():
+        content = json.loads(path.read_text())
+        del content["ids"]
+        path.write_text(json.dumps(content))
+    assert evaluate("nuscenes", root, results, "--split", "train", "--output", outputs[1]) == 0
+    assert outputs[0].read_text() == outputs[1].read_text()
+
+
 KEYS = "sample_annotation"
 
 

@@ -9,6 +9,7 @@ import pytest
 from millisecond.data.calibration import Calibration
 from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.kitti.labels import read_labels
+from millisecond.tools import evaluate
 from millisecond.tools import evaluate_tracks as tool
 from tests.helpers.kitti_miniature import CALIBRATION, write
 from tests.helpers.small_detector import cloud
@@ -122,6 +123,13 @@ def test_the_track_ids_of_a_recording_are_the_truth(tmp_path, recording, capsys)
     assert table["Car"]["velocity_error"] == pytest.approx(6 * 5 / 7)
     said = capsys.readouterr().out
     assert "mean error of velocities, Car: 4.29 m/s, 7 boxes" in said
+    # of detections, too
+    found = "--root", recording.parents[1], "--split", "all", "--detections", tmp_path / "out"
+    assert evaluate.main([*map(str, found), "--json", str(tmp_path / "ap.json")]) == 0
+    said = capsys.readouterr().out
+    assert "mean error of velocities, Car: 4.29 m/s, 7 boxes\nmean of the classes (mAVE)" in said
+    errors = json.loads((tmp_path / "ap.json").read_text())["velocity_errors"]
+    assert errors == {"Car": pytest.approx(6 * 5 / 7)}
 
 
 def test_the_poses_of_a_recording_move_its_tracks(recording, capsys):

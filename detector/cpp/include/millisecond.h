@@ -76,8 +76,9 @@ typedef struct {
   int32_t point_width; /* numbers of a point: x, y, z, intensity and further features */
   int32_t most_boxes;  /* that one call can find */
   int32_t classes;
-  float range[6]; /* of the grid: x, y, z of the lower corner, then of the upper one, metres */
-  int32_t level;  /* 1: the network takes levelled scans, and each call needs ms_scans.moves */
+  float range[6];   /* of the grid: x, y, z of the lower corner, then of the upper one, metres */
+  int32_t level;    /* 1: the network takes levelled scans, and each call needs ms_scans.moves */
+  int32_t velocity; /* 1: the network finds velocities, see ms_scans.velocities */
 } ms_detector_info;
 MS_API ms_status ms_detector_describe(const ms_detector* detector, ms_detector_info* info);
 
@@ -118,6 +119,7 @@ typedef struct {
   int64_t stride;         /* bytes from one point to the next, point_step of a PointCloud2; 0: 4 * point_width */
   const int32_t* offsets; /* [point_width], on the host: byte of each column in its point; null: 0, 4, 8, ... */
   const float* moves; /* [batch, 13], on the host: how each scan comes into the network's frame; null: as it is */
+  float* velocities;  /* [batch, capacity, 2], on the host: where the velocities of the boxes go; null: nowhere */
 } ms_scans;
 
 /* As ms_detect for each of the scans, in less time per scan. Written: boxes [batch, capacity, 7], scores and
@@ -126,7 +128,9 @@ typedef struct {
  *
  * A move is a matrix [3, 4] by rows, by which (x, y, z, 1) is multiplied, then a factor of the intensity. The GPU
  * moves the points, and the boxes are in the frame to which they come. Scans with moves have graphs of their own.
- */
+ *
+ * A network with velocities (ms_detector_info.velocity) writes them where ms_scans.velocities points, until the
+ * job is collected: for each box metres per second over ground along x and y of its frame. */
 MS_API ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* boxes, float* scores,
                                  int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out,
                                  void* stream);
@@ -186,6 +190,12 @@ typedef struct {
 MS_API ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float* scores,
                                    const int32_t* labels, int64_t count, double time, const double* pose,
                                    ms_tracks* tracks);
+
+/* The same with measured velocities [count, 2] as a network with velocities writes them; NaN: unknown; null: none
+ * of them is known. They are over ground, and without poses they are not used. */
+MS_API ms_status ms_tracker_update_moving(ms_tracker* tracker, const float* boxes, const float* velocities,
+                                          const float* scores, const int32_t* labels, int64_t count, double time,
+                                          const double* pose, ms_tracks* tracks);
 
 /* ---- encoder ----
  *

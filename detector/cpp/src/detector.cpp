@@ -33,6 +33,7 @@ struct Results {
   int32_t* labels;
   int64_t capacity, *found;
   ms_left_out* left_out;
+  float* velocities = nullptr;
 };
 
 // Nothing is found yet.
@@ -43,11 +44,16 @@ void begin_results(const Results& to, int frames) {
   if (to.left_out) known_bytes(to.left_out, "left_out");
 }
 
-void write(const Outcome& outcome, int frames, int most, const Results& to) {
+void write(const Outcome& outcome, int frames, const Network& network, const Results& to) {
+  const int most = network.after_nms, width = network.box_width();
   for (int frame = 0; frame < frames; ++frame) {
     const int64_t written = std::min<int64_t>(outcome.found[frame], to.capacity);
     const int64_t from = int64_t(frame) * most, first = frame * to.capacity;
-    if (to.boxes) std::copy_n(outcome.boxes + 7 * from, 7 * written, to.boxes + 7 * first);
+    for (int64_t i = 0; i < written; ++i) {
+      const float* const box = outcome.boxes + width * (from + i);
+      if (to.boxes) std::copy_n(box, 7, to.boxes + 7 * (first + i));
+      if (to.velocities) std::copy_n(box + 7, 2, to.velocities + 2 * (first + i));
+    }
     if (to.scores) std::copy_n(outcome.scores + from, written, to.scores + first);
     if (to.labels) std::copy_n(outcome.labels + from, written, to.labels + first);
     to.found[frame] = outcome.found[frame];
@@ -63,6 +69,7 @@ using namespace millisecond::detector;
 struct ms_job {
   ms_detector* detector;
   std::unique_ptr<FrameGraph> graph;
+  float* velocities;
 };
 
 struct ms_detector {
@@ -95,6 +102,7 @@ struct ms_detector {
   // Puts the work on the stream. No other call may use the graph before it is collected.
   std::unique_ptr<FrameGraph> begin(const ms_scans& given, cudaStream_t stream) {
     require_from("scans.batch", given.batch, 1, MOST_SCANS);
+    require(!given.velocities || network().velocity(), "scans.velocities: the network has none");
     require(given.counts != nullptr, "scans.counts: is null");
     int64_t points = 0;
     for (int frame = 0; frame < given.batch; ++frame) {
@@ -144,7 +152,7 @@ struct ms_detector {
       for (int& rows : rows_) rows = (rows + frames - 1) / frames;
     }
     begin_results(results, frames);
-    write(outcome, frames, network().after_nms, results);
+    write(outcome, frames, network(), results);
     give_back(std::move(graph));
     const int64_t found = *std::max_element(results.found, results.found + frames);
     if (found > results.capacity)
@@ -231,6 +239,7 @@ ms_status ms_detector_describe(const ms_detector* detector, ms_detector_info* in
     ms_detector_info found = {0, network.point_width, network.after_nms, int32_t(network.classes.size())};
     std::copy_n(network.range, 6, found.range);
     found.level = network.level;
+    found.velocity = network.velocity();
     write_struct(found, info, "info");
   });
 }
@@ -253,7 +262,7 @@ ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* b
   return guarded([&] {
     require(detector != nullptr, "detector: is null");
     const ms_scans known = read_struct(scans, "scans");
-    const Results results = {boxes, scores, labels, capacity, found, left_out};
+    const Results results = {boxes, scores, labels, capacity, found, left_out, known.velocities};
     begin_results(results, std::clamp(known.batch, 0, MOST_SCANS));  // before the work
     detector->collect(detector->begin(known, static_cast<cudaStream_t>(stream)), results);
   });
@@ -266,7 +275,9 @@ ms_status ms_detect_async(ms_detector* detector, const ms_scans* scans, void* st
     require(detector != nullptr, "detector: is null");
     auto begun = std::make_unique<ms_job>();
     begun->detector = detector;
-    begun->graph = detector->begin(read_struct(scans, "scans"), static_cast<cudaStream_t>(stream));
+    const ms_scans known = read_struct(scans, "scans");
+    begun->velocities = known.velocities;
+    begun->graph = detector->begin(known, static_cast<cudaStream_t>(stream));
     *job = begun.release();
   });
 }
@@ -276,7 +287,8 @@ ms_status ms_collect(ms_job* job, float* boxes, float* scores, int32_t* labels, 
   return guarded([&] {
     require(job != nullptr, "job: is null");
     const std::unique_ptr<ms_job> ended(job);
-    job->detector->collect(std::move(job->graph), {boxes, scores, labels, capacity, found, left_out});
+    const Results results = {boxes, scores, labels, capacity, found, left_out, ended->velocities};
+    job->detector->collect(std::move(job->graph), results);
   });
 }
 

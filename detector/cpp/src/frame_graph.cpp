@@ -13,7 +13,9 @@ constexpr int NOW = 0, AT_LAUNCH = 1;  // places of the numbers of points that a
 std::mutex making;  // one graph is captured at a time
 
 // 32-bit words of an Outcome.
-int64_t result_words(int64_t frames, int64_t most) { return 10 * frames * most + frames + 4 + LEVELS + 1 + 1; }
+int64_t result_words(const Network& network, int64_t frames) {
+  return (network.box_width() + 3) * frames * network.after_nms + frames + 4 + LEVELS + 1 + 1;
+}
 
 }  // namespace
 
@@ -24,7 +26,7 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames, boo
       offsets_(pinned_zeros<int>(frames + 1)),
       columns_(pinned_zeros<int>(network.host.point_width)),
       staged_(pinned_zeros<std::atomic<int>>(2)),
-      results_(pinned_zeros<uint32_t>(result_words(frames, network.host.after_nms))),
+      results_(pinned_zeros<uint32_t>(result_words(network.host, frames))),
       stages_(network, network.host.buckets[number], frames, arena_),
       done_(new_event()),
       sites_known_(new_event()),
@@ -222,7 +224,7 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
   return spreading;
 }
 
-// The boxes are the copies of an NMS: kept_boxes, kept_scores, kept_classes and kept.
+// The boxes are the copies of an NMS: kept_boxes, of box_width() numbers each, kept_scores, kept_classes and kept.
 SuppressJob FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
   const Network& network = network_.host;
   const int64_t most = int64_t(frames_) * network.after_nms;
@@ -240,11 +242,14 @@ SuppressJob FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream
   job.nms.iou_threshold = network.iou;
   job.nms.max_output = network.after_nms;
   job.nms.kept = arena_.array<int>(frames_);
-  job.nms.kept_boxes = arena_.array<float>(most * 7);
+  Velocities velocities = {};
+  float* const boxes = arena_.array<float>(most * network.box_width());
+  (network.velocity() ? velocities.kept : job.nms.kept_boxes) = boxes;
   job.nms.kept_scores = arena_.array<float>(most);
   job.nms.kept_classes = arena_.array<int64_t>(most);
   const Arena::Scope scope(arena_);
-  check(run_select(job, network.per_class, std::ref(arena_), stream), "boxes");
+  check(run_select(job, velocities, network.per_class, std::ref(arena_), stream), "boxes");
+  job.nms.kept_boxes = boxes;
   return job.nms;
 }
 
@@ -262,7 +267,7 @@ void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages
   const int64_t most = int64_t(frames_) * network_.host.after_nms;
   outcome_.labels = add(found.kept_classes, most);
   outcome_.dropped = add(voxels.dropped, 2);
-  outcome_.boxes = add(found.kept_boxes, 7 * most);
+  outcome_.boxes = add(found.kept_boxes, network_.host.box_width() * most);
   outcome_.scores = add(found.kept_scores, most);
   outcome_.found = add(found.kept, frames_);
   outcome_.rows = add(index.counts, LEVELS + 1);

@@ -11,7 +11,7 @@ namespace millisecond::detector {
 
 // The results of a batch of scans, in pinned memory until the graph runs again.
 struct Outcome {
-  const float* boxes;      // [frames, after_nms, 7]
+  const float* boxes;      // [frames, after_nms, box_width()]
   const float* scores;     // [frames, after_nms]
   const int64_t* labels;   // [frames, after_nms]
   const int* found;        // [frames]

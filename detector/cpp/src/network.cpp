@@ -319,11 +319,14 @@ void load_boxes(const NetworkFile& file, Network& network) {
   network.anchors = file.floats("anchors", {ANY, 7});
   const int anchors = static_cast<int>(network.anchors.size() / 7);
   const int64_t each = anchors / cells;  // of a cell
-  network.head_channels = file.wholes("head.channels", {3}, 1, MOST_CELLS);
+  network.head_channels = file.wholes("head.channels", {ANY}, 1, MOST_CELLS);
+  std::vector<int64_t> wanted = {each * classes, each * 7, each * 2};
+  if (network.velocity()) wanted.push_back(each * 2);
   const std::vector<int>& channels = network.head_channels;
-  if (anchors % cells || channels[0] != each * classes || channels[1] != each * 7 || channels[2] != each * 2)
+  if (anchors % cells || !std::equal(channels.begin(), channels.end(), wanted.begin(), wanted.end()))
     throw file.wrong("head.channels: do not fit the classes and anchors");
-  const int filled = (channels[0] + channels[1] + channels[2] + HEAD_PANEL - 1) / HEAD_PANEL * HEAD_PANEL;
+  const int all = std::accumulate(channels.begin(), channels.end(), 0);
+  const int filled = (all + HEAD_PANEL - 1) / HEAD_PANEL * HEAD_PANEL;
   for (size_t i = 0; i < network.blocks.size(); ++i)
     if (network.blocks[i].head.c_out != filled)
       throw file.wrong("head." + std::to_string(i) + ": has " + std::to_string(network.blocks[i].head.c_out) +
@@ -331,7 +334,7 @@ void load_boxes(const NetworkFile& file, Network& network) {
   network.score = file.number("boxes.score", 0, 1);
   network.iou = file.number("boxes.iou", 0, 1);
   network.before_nms = file.whole("boxes.before_nms", 1, anchors);
-  network.after_nms = file.whole("boxes.after_nms", 1, INT_MAX / 16);  // ten words per box are counted in int
+  network.after_nms = file.whole("boxes.after_nms", 1, INT_MAX / 16);  // twelve words per box are counted in int
   network.per_class = file.whole("boxes.per_class", 0, 1) == 1;
   network.direction_offset = file.number("boxes.direction_offset", -10, 10);
   network.largest_log_size = file.number("boxes.largest_log_size", 0, 80);  // its exp is a float

@@ -71,12 +71,14 @@ struct Network {
   std::vector<Convolution> encoder;
   CellPlan plan;
   std::vector<Block> blocks;
-  std::vector<int> head_channels;  // of a cell: classes, boxes, directions
+  std::vector<int> head_channels;  // of a cell: classes, boxes, directions, perhaps velocities
   std::vector<float> anchors;      // [., 7]
   float score, iou, direction_offset, largest_log_size;
   int before_nms, after_nms;
   bool per_class;
 
+  bool velocity() const { return head_channels.size() == 4; }
+  int box_width() const { return velocity() ? 9 : 7; }  // numbers of a box, vx and vy behind its yaw
   Error wrong(const std::string& what) const { return Error(MS_ERROR_FILE, path + ": " + what); }
   int most_points() const { return std::min(MOST_POINTS, INT_MAX / 2 / point_width); }  // whose numbers are an int
 };

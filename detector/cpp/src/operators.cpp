@@ -420,7 +420,7 @@ ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float
     job.nms.kept_scores = scores;
     job.nms.kept_classes = labels;
     StreamScratch scratch(stream);
-    check(run_select(job, p.per_class != 0, std::ref(scratch), scratch.stream()), "select_boxes");
+    check(run_select(job, {}, p.per_class != 0, std::ref(scratch), scratch.stream()), "select_boxes");
   });
 }
 

@@ -16,6 +16,7 @@ constexpr int MEASURED = 7, STATE = 9;  // a state is a box, which is measured, 
 constexpr int LENGTH = 3, WIDTH = 4, YAW = 6, VELOCITY = 7;
 constexpr double NOISE[MEASURED] = {0.15, 0.15, 0.2, 0.3, 0.2, 0.2, 0.2};
 constexpr double WALK[STATE] = {0, 0, 0.3, 0.1, 0.1, 0.1, 0.5, 1.5, 1.5};
+constexpr double VELOCITY_NOISE = 1;
 constexpr double SPEED_PER_LENGTH = 5, LARGEST_SPEED = 20, SIDEWAYS = 3, MARGIN = 0.5, DEVIATIONS = 2;
 constexpr int LARGEST_DOUBT = 5;
 
@@ -25,7 +26,7 @@ using Pose = std::array<std::array<double, 4>, 4>;
 double squared(double value) { return value * value; }
 
 struct Detection {
-  State state;  // without a velocity
+  State state;  // a velocity of NaN is not known
   float score;
   int32_t label;
   bool strong, free = true;
@@ -33,12 +34,14 @@ struct Detection {
 
 struct Track {
   Track(const Detection& found, double now) : latest(found), mean(found.state), seen(now), sure(now) {
+    mean[VELOCITY] = mean[VELOCITY + 1] = 0;
     for (int i = 0; i < MEASURED; ++i) covariance[i][i] = squared(NOISE[i]);
     const double fast = std::min(SPEED_PER_LENGTH * mean[LENGTH], LARGEST_SPEED), slow = SIDEWAYS * SIDEWAYS;
     const double heading[2] = {std::cos(mean[YAW]), std::sin(mean[YAW])};
     for (int i : {0, 1})
       for (int j : {0, 1})
         covariance[VELOCITY + i][VELOCITY + j] = (fast * fast - slow) * heading[i] * heading[j] + (i == j) * slow;
+    measure_velocity(found);
   }
 
   void predict(double seconds) {
@@ -67,6 +70,20 @@ struct Track {
     return inside && found.label == latest.label ? std::hypot(x, y) : INFINITY;
   }
 
+  void measure(int k, double error, double noise) {
+    const double variance = covariance[k][k] + squared(noise);
+    const State shared = covariance[k];
+    for (int i = 0; i < STATE; ++i) {
+      mean[i] += shared[i] * error / variance;
+      for (int j = 0; j < STATE; ++j) covariance[i][j] -= shared[i] * shared[j] / variance;
+    }
+  }
+
+  void measure_velocity(const Detection& found) {
+    if (!std::isfinite(found.state[VELOCITY] + found.state[VELOCITY + 1])) return;
+    for (int k : {VELOCITY, VELOCITY + 1}) measure(k, found.state[k] - mean[k], VELOCITY_NOISE);
+  }
+
   void correct(const Detection& found, double now) {
     const bool opposite = std::abs(std::remainder(found.state[YAW] - mean[YAW], 2 * PI)) > PI / 2;
     const int votes = std::min(facing + (opposite ? -1 : 1), LARGEST_DOUBT);
@@ -74,13 +91,10 @@ struct Track {
     if (votes < 0) mean[YAW] += PI;
     // one number after another, as their noises are independent
     for (int k = 0; k < MEASURED; ++k) {
-      const double variance = covariance[k][k] + squared(NOISE[k]), error = found.state[k] - mean[k];
-      const State shared = covariance[k];
-      for (int i = 0; i < STATE; ++i) {
-        mean[i] += shared[i] * (k == YAW ? std::remainder(error, PI) : error) / variance;
-        for (int j = 0; j < STATE; ++j) covariance[i][j] -= shared[i] * shared[j] / variance;
-      }
+      const double error = found.state[k] - mean[k];
+      measure(k, k == YAW ? std::remainder(error, PI) : error, NOISE[k]);
     }
+    measure_velocity(found);
     latest = found;
     seen = now;
     if (found.strong) sure = now;
@@ -209,8 +223,8 @@ struct ms_tracker {
         refuse(name + (": expected finite seconds from 0, got " + text(seconds)));
   }
 
-  void update(const float* boxes, const float* scores, const int32_t* labels, int64_t count, double now,
-              const double* pose) {
+  void update(const float* boxes, const float* velocities, const float* scores, const int32_t* labels,
+              int64_t count, double now, const double* pose) {
     std::vector<Detection> found(count);
     for (int64_t i = 0; i < count; ++i) {
       const std::vector<double> box(boxes + MEASURED * i, boxes + MEASURED * (i + 1));
@@ -221,6 +235,8 @@ struct ms_tracker {
                text(double(scores[i])) + ": all must be finite, sizes above 0");
       found[i] = {{}, scores[i], labels[i], scores[i] >= options.birth_score};
       std::copy(box.begin(), box.end(), found[i].state.begin());
+      for (int axis : {0, 1})
+        found[i].state[VELOCITY + axis] = velocities && pose ? double(velocities[2 * i + axis]) : NAN;
     }
     if (!(std::isfinite(now) && now > time))
       refuse("time " + text(now) + " is not after " + text(time) +
@@ -232,9 +248,12 @@ struct ms_tracker {
     require_rigid(world);
 
     // best first: tracks do not depend on the order of detections
-    std::sort(found.begin(), found.end(), [](const Detection& a, const Detection& b) {
-      return std::tie(b.score, a.label, a.state) < std::tie(a.score, b.label, b.state);
-    });
+    const auto rank = [](const Detection& one) {
+      std::array<double, MEASURED> box;
+      std::copy_n(one.state.begin(), MEASURED, box.begin());
+      return std::tuple(-one.score, one.label, box);
+    };
+    std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
     for (Detection& one : found) one.state = moved(one.state, world);
     std::vector<Track> tracks;
     for (const Track& track : live)
@@ -299,6 +318,12 @@ void ms_tracker_destroy(ms_tracker* tracker) { delete tracker; }
 
 ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float* scores, const int32_t* labels,
                             int64_t count, double time, const double* pose, ms_tracks* tracks) {
+  return ms_tracker_update_moving(tracker, boxes, nullptr, scores, labels, count, time, pose, tracks);
+}
+
+ms_status ms_tracker_update_moving(ms_tracker* tracker, const float* boxes, const float* velocities,
+                                   const float* scores, const int32_t* labels, int64_t count, double time,
+                                   const double* pose, ms_tracks* tracks) {
   return guarded([&] {
     require(tracker != nullptr, "tracker: is null");
     known_bytes(tracks, "tracks");  // before the tracker changes
@@ -306,7 +331,7 @@ ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float
     require_array(boxes, "boxes", count);
     require_array(scores, "scores", count);
     require_array(labels, "labels", count);
-    tracker->update(boxes, scores, labels, count, time, pose);
+    tracker->update(boxes, velocities, scores, labels, count, time, pose);
     write_struct({0, int64_t(tracker->reported.size()), tracker->reported.data()}, tracks, "tracks");
   });
 }

@@ -71,6 +71,13 @@ struct SelectJob {
 
   void set_keys();  // least_bits, anchor_bits and key_bits from the rest
 };
-cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream);
+
+// Velocities beside the boxes; all null: none.
+struct Velocities {
+  const void* of_anchors;  // [batch, anchors, 2] of the predictions' type; null: group 3 of a cell's predictions
+  float* of_boxes;         // scratch [batch, before_nms, 2]
+  float* kept;             // [batch, max_output, 9]: the kept boxes, each with vx and vy behind its yaw
+};
+cudaError_t select_boxes(const SelectJob& job, const Velocities& velocities, cudaStream_t stream);
 
 }  // namespace millisecond

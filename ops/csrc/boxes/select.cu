@@ -37,7 +37,7 @@ constexpr float PI = 3.14159265358979f;
 
 // ---- predictions -----------------------------------------------------------------------------------------------
 
-enum Group { LOGITS, RESIDUALS, DIRECTIONS };
+enum Group { LOGITS, RESIDUALS, DIRECTIONS, VELOCITIES };
 
 // The predictions of one anchor, from three arrays.
 template <typename T>
@@ -58,6 +58,9 @@ struct FromArrays {
   __device__ __forceinline__ float at(int channel, int channels) const {
     const void* const of[] = {job.logits, job.residuals, job.directions};
     return to_float(static_cast<const T*>(of[GROUP])[row * channels + channel]);
+  }
+  __device__ __forceinline__ float speed(int axis, const Velocities& velocities) const {
+    return to_float(static_cast<const T*>(velocities.of_anchors)[row * 2 + axis]);
   }
 };
 
@@ -118,6 +121,7 @@ struct FromMaps {
     }
     return to_float(from_float<T>(sum));
   }
+  __device__ __forceinline__ float speed(int axis, const Velocities&) const { return at<VELOCITIES>(axis, 2); }
 };
 
 // ---- scores ----------------------------------------------------------------------------------------------------
@@ -317,10 +321,10 @@ __device__ void decode(const Source& source, int anchor, float* box) {
   box[6] = __fadd_rn(__fadd_rn(axis, job.direction_offset), turned ? PI : 0.f);
 }
 
-// One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes.
-template <typename Source>
-__global__ void __launch_bounds__(RANK_THREADS)
-    rank_and_decode(const __grid_constant__ SelectJob job, bool chained) {
+// One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes. more(source, row):
+// for the anchor of a box, by the thread that has written it.
+template <typename Source, typename More>
+__device__ __forceinline__ void rank_keys(const SelectJob& job, bool chained, More more) {
   __shared__ Key tile[TILE_KEYS];
   __shared__ int greater[RANK_WARPS][WARP];
   wait_for_previous_kernel(chained);
@@ -353,6 +357,40 @@ __global__ void __launch_bounds__(RANK_THREADS)
   decode(source, anchor, job.boxes + row * 7);
   job.scores[row] = __uint_as_float(unsigned(mine >> job.anchor_bits) + job.least_bits);
   job.labels[row] = best_class(source).label + 1;
+  more(source, row);
+}
+
+template <typename Source>
+__global__ void __launch_bounds__(RANK_THREADS)
+    rank_and_decode(const __grid_constant__ SelectJob job, bool chained) {
+  rank_keys<Source>(job, chained, [](const Source&, size_t) {});
+}
+
+template <typename Source>
+__global__ void __launch_bounds__(RANK_THREADS)
+    rank_and_decode_moving(const __grid_constant__ SelectJob job, bool chained, const Velocities velocities) {
+  rank_keys<Source>(job, chained, [&](const Source& source, size_t row) {
+#pragma unroll
+    for (int axis = 0; axis < 2; ++axis) {
+      const float speed = source.speed(axis, velocities);
+      velocities.of_boxes[row * 2 + axis] = isfinite(speed) ? speed : 0.f;
+    }
+  });
+}
+
+// One thread per number of a kept box with its velocity.
+__global__ void __launch_bounds__(RANK_THREADS)
+    join_velocities(const __grid_constant__ SuppressJob nms, const Velocities velocities) {
+  constexpr int BOX = 7, WIDE = 9;
+  const int64_t i = int64_t(blockIdx.x) * RANK_THREADS + threadIdx.x, place = i / WIDE;
+  if (place >= int64_t(nms.batch) * nms.max_output) return;
+  const int column = int(i % WIDE);
+  const int64_t row = nms.indices[place], first = place / nms.max_output * nms.rows;
+  if (column < BOX) {
+    velocities.kept[i] = nms.kept_boxes[place * BOX + column];
+  } else {
+    velocities.kept[i] = row < 0 ? 0.f : velocities.of_boxes[(first + row) * 2 + column - BOX];
+  }
 }
 
 }  // namespace
@@ -381,7 +419,7 @@ static cudaError_t with_source(const SelectJob& job, Call call) {
   return error != cudaSuccess ? error : last;
 }
 
-cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream) {
+cudaError_t select_boxes(const SelectJob& job, const Velocities& velocities, cudaStream_t stream) {
   if (job.batch == 0) return cudaSuccess;
   const bool chained = has_programmatic_launches();
   cudaError_t error = cudaSuccess;
@@ -399,11 +437,19 @@ cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream) {
     const dim3 grid(blocks(job.before_nms, WARP), job.batch);
     error = with_source(job, [&](auto* source) {
       using Source = std::remove_pointer_t<decltype(source)>;
+      if (velocities.kept) {
+        const auto kernel = rank_and_decode_moving<Source>;
+        return launch_chained(kernel, chained, grid, RANK_THREADS, 0, stream, job, chained, velocities);
+      }
       return launch_chained(rank_and_decode<Source>, chained, grid, RANK_THREADS, 0, stream, job, chained);
     });
     if (error != cudaSuccess) return error;
   }
-  return suppress(job.nms, chained, stream);
+  error = suppress(job.nms, chained, stream);
+  const int64_t numbers = int64_t(job.batch) * job.nms.max_output * 9;
+  if (error != cudaSuccess || !velocities.kept || numbers == 0) return error;
+  join_velocities<<<blocks(numbers, RANK_THREADS), RANK_THREADS, 0, stream>>>(job.nms, velocities);
+  return cudaGetLastError();
 }
 
 }  // namespace millisecond

@@ -101,7 +101,8 @@ cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate
 
 // ---- from predictions to boxes ---------------------------------------------------------------------------------
 
-cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, cudaStream_t stream) {
+cudaError_t run_select(SelectJob job, Velocities velocities, bool per_class, const Allocate& allocate,
+                       cudaStream_t stream) {
   const auto room = [&](auto*& pointer, int64_t elements) {
     using Pointer = std::remove_reference_t<decltype(pointer)>;
     pointer = static_cast<Pointer>(allocate(job.batch * elements * int64_t(sizeof(*pointer))));
@@ -126,7 +127,11 @@ cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, 
   nms.classes = job.labels;
   room(nms.mask, before_nms * divide_up(before_nms, 64));
   room(nms.indices, nms.max_output);
-  return select_boxes(job, stream);
+  if (velocities.kept) {
+    room(velocities.of_boxes, 2 * before_nms);
+    room(nms.kept_boxes, 7 * int64_t(nms.max_output));
+  }
+  return select_boxes(job, velocities, stream);
 }
 
 }  // namespace millisecond

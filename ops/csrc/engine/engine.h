@@ -185,7 +185,8 @@ cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate
 
 // job: all but its keys, scratch and, of its NMS, all but iou_threshold, max_output and kept. per_class: boxes of
 // different labels suppress nothing.
-cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, cudaStream_t stream);
+cudaError_t run_select(SelectJob job, Velocities velocities, bool per_class, const Allocate& allocate,
+                       cudaStream_t stream);
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
