@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import leaky_relu
 
 from millisecond.ops.geometry import ConvGeometry, check_channels, submanifold_window
 from millisecond.ops.layers import KeepsWeight, ordered, product
@@ -19,6 +21,17 @@ from millisecond.ops.spconv.modules import SparseModule, uncompiled
 from millisecond.ops.spconv.repeated import are_repeated, between
 
 Numbers = int | Sequence[int]
+
+
+class Activation(Enum):
+    """`cumm.tensorview.gemm.Activation`: what a layer applies to its result."""
+
+    None_ = 0
+    ReLU = 1
+    Sigmoid = 2
+    LeakyReLU = 3  # its slope is the layer's act_alpha
+
+
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
 
 
@@ -50,6 +63,9 @@ class SparseConvolution(KeepsWeight, SparseModule):
         algo: ConvAlgo | None = None,
         fp32_accum: bool | None = None,
         record_voxel_count: bool = False,
+        act_type: Any = Activation.None_,
+        act_alpha: float = 0,
+        act_beta: float = 0,
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
         device: Any = None,
@@ -66,7 +82,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
         self.output_padding = expand_nd(ndim, output_padding)
         self.groups, self.subm, self.transposed, self.inverse = groups, subm, transposed, inverse
         self.indice_key, self.fp32_accum = indice_key, fp32_accum
-        self.act_type, self.act_alpha, self.act_beta = None, 0.0, 0.0  # of spconv's int8 layers
+        self.act_type, self.act_alpha, self.act_beta = act_type, act_alpha, act_beta
         self.algo = algo or self._usual_algo(large_kernel_fast_algo)
         self.record_voxel_count = record_voxel_count
         self._check(kind)
@@ -166,7 +182,15 @@ class SparseConvolution(KeepsWeight, SparseModule):
             self.record(len(target.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
+        if self.act_type is not Activation.None_:
+            out.features = self._activated(out.features)
         return out
+
+    def _activated(self, features: Tensor) -> Tensor:
+        name = self.act_type.name  # of cumm's own, too
+        if name == Activation.LeakyReLU.name:
+            return leaky_relu(features, self.act_alpha)
+        return {"None_": lambda x: x, "ReLU": torch.relu, "Sigmoid": torch.sigmoid}[name](features)
 
     def _matrix_product(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """spconv 2 reads the numbers of its weight [C_out, 1, ..., C_in] as [C_in, C_out] here, and

@@ -17,7 +17,7 @@ from millisecond.ops.conv_blocks import train_blocks
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.dispatch import tf32_allowed
 from millisecond.ops.layers import are_whole
-from millisecond.ops.spconv.convolution import SparseConvolution
+from millisecond.ops.spconv.convolution import Activation, SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
 from millisecond.ops.spconv.repeated import are_repeated
 
@@ -70,6 +70,7 @@ def _is_plain(block: FusedBlock) -> bool:
         and is_plain(relu)
         and kind.forward is SparseConvolution.forward
         and kind._conv_forward is SparseConvolution._conv_forward
+        and conv.act_type is Activation.None_
     )
 
 
