@@ -177,28 +177,34 @@ class _Convolution(ctypes.Structure):
     ]
 
 
+class _Weight(ctypes.Structure):
+    """As in csrc/cpu/convolution.h."""
+
+    _fields_ = [  # ctypes wants a list
+        ("numbers", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("of_offset", "of_c_in", "of_c_out")),
+        *((name, ctypes.c_int32) for name in ("offsets", "c_in", "c_out", "bfloat16")),
+    ]
+
+    @classmethod
+    def of(cls, weight: Tensor) -> _Weight:
+        numbers = weight.data_ptr(), *weight.stride(), *weight.shape
+        return cls(*numbers, weight.dtype == torch.bfloat16)
+
+
 def pack_weight(weight: Tensor) -> PackedWeight:
-    """weight [V, C_in, C_out] float32, float16 or bfloat16.
+    """weight [V, C_in, C_out] float32, float16 or bfloat16, with any strides.
 
     It stays bfloat16 where the processor multiplies that, and is float32 otherwise.
     """
     library = loaded()
     offsets, c_in, c_out = weight.shape
     halves = weight.dtype == torch.bfloat16 and c_in % 2 == 0 and library.multiplies_bfloat16()
-    length, widest = library.vector_length(), library.widest_panel()
-    vectors = -(-c_out // length)
-    weight = pad(
-        weight.detach() if halves else weight.detach().float(), (0, vectors * length - c_out)
-    )
-    panels, start = [], 0
-    while start < vectors:
-        wide = next(n for n in (widest, 2, 1) if n <= vectors - start)
-        panel = weight[:, :, start * length : (start + wide) * length]
-        if halves:  # two numbers of a row side by side
-            panel = panel.unflatten(1, (-1, 2)).transpose(2, 3)
-        panels.append(panel.reshape(-1))
-        start += wide
-    return PackedWeight(torch.cat(panels), (offsets, c_in, c_out))
+    weight = weight.detach() if halves else weight.detach().float()
+    filled = c_out + -c_out % library.vector_length()
+    panels = weight.new_empty(offsets * c_in * filled)
+    library.pack_weight(ctypes.byref(_Weight.of(weight)), _pointer(panels), threads())
+    return PackedWeight(panels, (offsets, c_in, c_out))
 
 
 def convolve(
@@ -254,6 +260,43 @@ def convolve(
     return out.to(dtype)
 
 
+class _Rows(ctypes.Structure):
+    """As in csrc/cpu/convolution.h."""
+
+    _fields_ = [  # ctypes wants a list
+        *((name, ctypes.c_void_p) for name in ("features", "table", "gradient")),
+        *((name, ctypes.c_int64) for name in ("source_rows", "rows", "table_stride")),
+        *((name, ctypes.c_int32) for name in ("padded", "flipped")),
+    ]
+
+
+def weight_gradient(features: Tensor, grad: Tensor, table: Table, weight: Tensor) -> Tensor:
+    """The gradient [V, C_in, C_out] float32 of a weight, with its strides, from features
+    [N_source, C_in] and the gradient [N, C_out] of the convolution; rows from the table's count on
+    are left out. Sums are taken in float32. ValueError as of `convolve`."""
+    offsets, c_in, c_out = weight.shape
+    result = torch.empty_like(weight, dtype=torch.float32)
+    features, neighbours = features.detach().float().contiguous(), table.neighbours
+    grad = pad(grad.detach().float(), (0, -c_out % GRADIENT_VECTOR)).contiguous()
+    rows = len(grad) if table.count is None else min(int(table.count), len(grad))
+    neighbours = neighbours if neighbours.stride(1) == 1 else neighbours.contiguous()
+    job = _Rows(
+        features.data_ptr(),
+        neighbours.data_ptr(),
+        grad.data_ptr(),
+        len(features),
+        rows,
+        neighbours.stride(0),
+        grad.shape[1],
+        table.flipped,
+    )
+    if loaded().weight_gradient(ctypes.byref(job), ctypes.byref(_Weight.of(result)), threads()):
+        raise ValueError(
+            f"features: {len(features)} rows, the kernel map reads row {int(neighbours.max())}"
+        )
+    return result
+
+
 def _check_convolution(
     features: Tensor,
     weight: PackedWeight,
@@ -279,6 +322,7 @@ def _check_convolution(
             raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
 
 
+GRADIENT_VECTOR = 16  # numbers
 MOST_LINES = 1 << 24  # of sites along x: 64 MiB of their starts
 LONGEST_LINE = 1 << 16  # cells
 

@@ -139,7 +139,9 @@ def prepare(
     if fill and (inputs or outputs):
         weight = pad(weight, (0, outputs, 0, inputs))
         bias = None if bias is None else pad(bias, (0, outputs))
-    return Prepared(weight.contiguous(), bias)
+    if not weight.is_cpu:  # whose kernels take any strides
+        weight = weight.contiguous()
+    return Prepared(weight, bias)
 
 
 def are_whole(c_in: int, c_out: int) -> bool:

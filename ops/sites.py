@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from millisecond.ops import line_maps
-from millisecond.ops.dense import dense_definition
+from millisecond.ops.dense import dense, dense_definition
 from millisecond.ops.geometry import (
     MOST,
     ConvGeometry,
@@ -52,10 +52,22 @@ INDEXED = 2, 3  # dimensions that the kernels index
 Ordered = tuple[Tensor, Tensor | None]
 
 
+class WrongSites(ValueError):
+    """A site is there twice or outside of its grid. The message names the first one; to find it
+    takes long, so that it is looked for where somebody reads it."""
+
+    def __init__(self, indices: Tensor, shape: tuple[int, ...], batch_size: int):
+        super().__init__(indices, shape, batch_size)
+
+    def __str__(self) -> str:
+        return _first_fault(*self.args)
+
+
 class Sites:
-    """Sites of a batch of grids; raises ValueError for one that is there twice or outside."""
+    """Sites of a batch of grids; raises WrongSites for one that is there twice or outside."""
 
     _site_order = staticmethod(site_order)
+    _dense = staticmethod(dense)
 
     def __init__(
         self,
@@ -105,6 +117,12 @@ class Sites:
         if self._ordered is None:
             self._ordered = self._sort()
         return self._ordered
+
+    def dense(self, features: Tensor) -> Tensor:
+        """The caller's rows [N, C] as [B, C, *shape]."""
+        coords, order = self.ordered()
+        rows = features if order is None else features.index_select(0, order)
+        return self._dense(rows, coords, self.shape, self.batch_size)
 
     def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         """The map of a convolution whose outputs are these sites."""
@@ -225,12 +243,12 @@ class Sites:
         )  # sync: once for an input
         if fault == 0:
             return coords, None
+        if self._record is not None:
+            self._record.is_sorted = False
         keys, order = linear_keys(coords, self.shape).sort()
         coords = coords.index_select(0, order)
         if fault & OUTSIDE or (keys[1:] == keys[:-1]).any():  # sync: unsorted inputs only
-            raise self._fault()
-        if self._record is not None:
-            self._record.is_sorted = False
+            raise WrongSites(self.indices, self.shape, self.batch_size)
         return coords, order
 
     def _map_by_lines(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap | None:
@@ -295,22 +313,20 @@ class Sites:
             sites._strided[downs[depth], False, ()] = outputs, strided_in(order, below.down)
             sites, order = outputs, None
 
-    def _fault(self) -> ValueError:
-        """The error for the first of the caller's rows that is outside or there twice."""
-        first: dict[tuple[int, ...], int] = {}
-        limit = [self.batch_size, *self.shape]
-        for row, site in enumerate(self.indices.tolist()):
-            if not all(0 <= c < n for c, n in zip(site, limit, strict=True)):
-                return ValueError(
-                    f"indices: row {row} is {site}, outside of {self.batch_size} grids of "
-                    f"{list(self.shape)}"
-                )
-            if first.setdefault(tuple(site), row) != row:
-                return ValueError(
-                    f"indices: row {row} is {site}, as row {first[tuple(site)]}: each site may be "
-                    "there once"
-                )
-        return ValueError(f"indices: no sites of {self.batch_size} grids of {list(self.shape)}")
+
+def _first_fault(indices: Tensor, shape: Sequence[int], batch_size: int) -> str:
+    """Which of the caller's rows is the first one that is outside or there twice."""
+    first: dict[tuple[int, ...], int] = {}
+    limit = [batch_size, *shape]
+    for row, site in enumerate(indices.tolist()):
+        if not all(0 <= c < n for c, n in zip(site, limit, strict=True)):
+            return f"indices: row {row} is {site}, outside of {batch_size} grids of {list(shape)}"
+        if first.setdefault(tuple(site), row) != row:
+            return (
+                f"indices: row {row} is {site}, as row {first[tuple(site)]}: each site may be "
+                "there once"
+            )
+    return f"indices: no sites of {batch_size} grids of {list(shape)}"
 
 
 def _tracked() -> AbstractContextManager:
@@ -325,10 +341,12 @@ _shapes = lru_cache(maxsize=256)(level_shapes)
 # ---- sites in one dimension or in four, which the kernels do not index: by plain torch ----------
 
 
-def sites_of(indices: Tensor, shape: Sequence[int], batch_size: int) -> Sites:
+def sites_of(
+    indices: Tensor, shape: Sequence[int], batch_size: int, is_sorted: bool = False
+) -> Sites:
     """The sites [N, 1 + D] of a batch of grids of 1 to 4 dimensions."""
     kind = Sites if len(shape) in INDEXED else PlainSites
-    return kind(indices, tuple(shape), batch_size)
+    return kind(indices, tuple(shape), batch_size, is_sorted)
 
 
 class PlainSites(Sites):
@@ -339,9 +357,7 @@ class PlainSites(Sites):
     def follow(self, layer: Any) -> None:
         """Nothing is foreseen."""
 
-    def dense(self, features: Tensor) -> Tensor:
-        """Rows of the sorted sites as [B, C, *shape]."""
-        return dense_definition(features, self.ordered()[0], self.shape, self.batch_size, None)
+    _dense = staticmethod(partial(dense_definition, count=None))
 
     def _submanifold_map(
         self, coords: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]

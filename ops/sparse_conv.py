@@ -7,7 +7,8 @@ with the weights of all offsets at once; on a CPU csrc/cpu/convolution.cpp does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -253,13 +254,23 @@ def _on_cpu_kernels(
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         packed, dtype = cpu.pack_weight(weight), features.dtype
         return cpu.convolve(features, packed, table, bias, relu, dtype, residual)
-    out = BareConv.apply(features, weight, kernel_map, _cpu_convolve)
+    out = BareConv.apply(features, weight, kernel_map, ON_CPU_KERNELS)
     return finished(out, table.count, bias, residual, relu).to(features.dtype)
 
 
 def _cpu_convolve(features: Tensor, weight: Tensor, table: Table) -> Tensor:
     """As `plain_convolve`, in float32."""
     return cpu.convolve(features, cpu.pack_weight(weight), table)
+
+
+class Route(NamedTuple):
+    """A convolution, and the gradient of its weight."""
+
+    convolve: Callable[[Tensor, Tensor, Table], Tensor]
+    weight_gradient: Callable[[Tensor, Tensor, Table, Tensor], Tensor]
+
+
+ON_CPU_KERNELS = Route(_cpu_convolve, cpu.weight_gradient)
 
 
 # ---- the definition -----------------------------------------------------------------------------
@@ -274,7 +285,8 @@ def sparse_conv_definition(
     relu: bool,
 ) -> Tensor:
     """`sparse_conv` in plain torch."""
-    out = BareConv.apply(features, weight, kernel_map, plain_convolve)
+    route = Route(plain_convolve, weight_gradient)
+    out = BareConv.apply(features, weight, kernel_map, route)
     return finished(out, kernel_map.forward.count, bias, residual, relu).to(features.dtype)
 
 
@@ -298,10 +310,10 @@ class BareConv(torch.autograd.Function):
     """The convolution alone; its result is in the dtype of accumulation."""
 
     @staticmethod
-    def forward(ctx, features, weight, kernel_map, convolve):
+    def forward(ctx, features, weight, kernel_map, route):
         ctx.save_for_backward(features, weight)
-        ctx.kernel_map, ctx.convolve = kernel_map, convolve
-        return convolve(features, weight, kernel_map.forward)
+        ctx.kernel_map, ctx.route = kernel_map, route
+        return route.convolve(features, weight, kernel_map.forward)
 
     @staticmethod
     @once_differentiable
@@ -311,10 +323,11 @@ class BareConv(torch.autograd.Function):
         grad_features = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed = _wide(weight.transpose(1, 2))
-            grad_features = ctx.convolve(grad, transposed, ctx.kernel_map.backward)
+            grad_features = ctx.route.convolve(grad, transposed, ctx.kernel_map.backward)
             grad_features = grad_features.to(features.dtype)
         if ctx.needs_input_grad[1]:
-            grad_weight = weight_gradient(features, grad, ctx.kernel_map.forward).to(weight.dtype)
+            pairs = features, grad, ctx.kernel_map.forward
+            grad_weight = ctx.route.weight_gradient(*pairs, weight).to(weight.dtype)
         return grad_features, grad_weight, None, None
 
 
@@ -332,8 +345,8 @@ def plain_convolve(features: Tensor, weight: Tensor, table: Table) -> Tensor:
     return out
 
 
-def weight_gradient(features: Tensor, grad: Tensor, table: Table) -> Tensor:
-    """[V, C_in, C_out] in the dtype of accumulation."""
+def weight_gradient(features: Tensor, grad: Tensor, table: Table, weight: Tensor) -> Tensor:
+    """Of the weight [V, C_in, C_out], in the dtype of accumulation."""
     features, grad = _wide(features), _wide(grad)
     shape = (grad.shape[1], features.shape[1], len(table.neighbours), 1)
     kernel = grad.new_zeros(shape)

@@ -1,12 +1,21 @@
 """The sparse convolutions of spconv 2: same names, arguments and state dicts."""
 
+# ruff: noqa: F401 - programs take these names from here
+
 from __future__ import annotations
 
 from typing import Any
 
 from millisecond.ops.spconv.convolution import Numbers, SparseConvolution
-from millisecond.ops.spconv.core import of_dimensions
+from millisecond.ops.spconv.core import (
+    ImplicitGemmIndiceData,
+    IndiceData,
+    SparseConvTensor,
+    expand_nd,
+    of_dimensions,
+)
 from millisecond.ops.spconv.indice_data import ConvAlgo
+from millisecond.ops.spconv.modules import SparseModule
 
 
 class _SubM(SparseConvolution):

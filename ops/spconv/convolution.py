@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import leaky_relu
 
 from millisecond.ops.geometry import ConvGeometry, check_channels, submanifold_window
 from millisecond.ops.layers import KeepsWeight, ordered, product
@@ -16,8 +18,20 @@ from millisecond.ops.sites import Sites
 from millisecond.ops.spconv.core import Shared, SparseConvTensor, check_rows, expand_nd
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
 from millisecond.ops.spconv.modules import SparseModule, uncompiled
+from millisecond.ops.spconv.repeated import are_repeated, between
 
 Numbers = int | Sequence[int]
+
+
+class Activation(Enum):
+    """`cumm.tensorview.gemm.Activation`: what a layer applies to its result."""
+
+    None_ = 0
+    ReLU = 1
+    Sigmoid = 2
+    LeakyReLU = 3  # its slope is the layer's act_alpha
+
+
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
 
 
@@ -49,6 +63,9 @@ class SparseConvolution(KeepsWeight, SparseModule):
         algo: ConvAlgo | None = None,
         fp32_accum: bool | None = None,
         record_voxel_count: bool = False,
+        act_type: Any = Activation.None_,
+        act_alpha: float = 0,
+        act_beta: float = 0,
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
         device: Any = None,
@@ -65,7 +82,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
         self.output_padding = expand_nd(ndim, output_padding)
         self.groups, self.subm, self.transposed, self.inverse = groups, subm, transposed, inverse
         self.indice_key, self.fp32_accum = indice_key, fp32_accum
-        self.act_type, self.act_alpha, self.act_beta = None, 0.0, 0.0  # of spconv's int8 layers
+        self.act_type, self.act_alpha, self.act_beta = act_type, act_alpha, act_beta
         self.algo = algo or self._usual_algo(large_kernel_fast_algo)
         self.record_voxel_count = record_voxel_count
         self._check(kind)
@@ -153,13 +170,27 @@ class SparseConvolution(KeepsWeight, SparseModule):
             check_dimensions(self, input)
             out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
-            out, kernel_map, sites = self.mapped(input)
+            out, kernel_map, source, target = self.mapped(input)
             kept = None if torch.is_grad_enabled() else self._kept_weight()
-            out = out.on(sites, product(features, weight, kernel_map, bias, kept, True))
-            self.record(len(sites.indices))
+            if are_repeated(source, target):
+                along = lambda rows: product(rows, weight, kernel_map, None, kept, True)  # noqa: E731
+                features = between(source, target, features, along)
+                features = features if bias is None else features + bias.to(features.dtype)
+            else:
+                features = product(features, weight, kernel_map, bias, kept, True)
+            out = out.on(target, features)
+            self.record(len(target.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
+        if self.act_type is not Activation.None_:
+            out.features = self._activated(out.features)
         return out
+
+    def _activated(self, features: Tensor) -> Tensor:
+        name = self.act_type.name  # of cumm's own, too
+        if name == Activation.LeakyReLU.name:
+            return leaky_relu(features, self.act_alpha)
+        return {"None_": lambda x: x, "ReLU": torch.relu, "Sigmoid": torch.sigmoid}[name](features)
 
     def _matrix_product(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """spconv 2 reads the numbers of its weight [C_out, 1, ..., C_in] as [C_in, C_out] here, and
@@ -167,8 +198,9 @@ class SparseConvolution(KeepsWeight, SparseModule):
         out = features @ weight.view(self.in_channels, self.out_channels)
         return out if bias is None else out + bias.to(out.dtype)
 
-    def mapped(self, input: SparseConvTensor) -> tuple[SparseConvTensor, KernelMap, Sites]:
-        """The input with this layer's map under its indice_key, the map, and the outputs' sites.
+    def mapped(self, input: SparseConvTensor) -> tuple[SparseConvTensor, KernelMap, Sites, Sites]:
+        """The input with this layer's map under its indice_key, the map, and the sites of the
+        features that are read and of the results.
 
         The `indice_dict` is a new one: another branch from the same input may use the key for
         itself.
@@ -177,12 +209,12 @@ class SparseConvolution(KeepsWeight, SparseModule):
         if self.inverse:
             back = data.inputs.inverted(data.geometry, data.kernel_map)
             back = ordered(back, input.features, channels, data.outputs, data.inputs)
-            return input, back, data.inputs
+            return input, back, data.outputs, data.inputs
         if self.indice_key is not None and self.indice_key not in input.indice_dict:
             input = input.shadow_copy()
             input.indice_dict = input.indice_dict | {self.indice_key: data}
         sites = data.inputs, data.outputs
-        return input, ordered(data.kernel_map, input.features, channels, *sites), data.outputs
+        return input, ordered(data.kernel_map, input.features, channels, *sites), *sites
 
     def record(self, rows: int) -> None:
         """Notes the largest number of outputs, where `record_voxel_count` asks for it."""
@@ -217,7 +249,8 @@ def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
         return found
     check_dimensions(layer, input)
     more = layer.output_padding if layer.transposed else None
-    return SharedMap.on(sites, window(layer), layer.subm, more, layer.algo)
+    geometry, subm, algo = window(layer), layer.subm, layer.algo
+    return input.on_sites(lambda sites: SharedMap.on(sites, geometry, subm, more, algo))
 
 
 def check_dimensions(layer: Any, input: SparseConvTensor) -> None:

@@ -6,15 +6,14 @@ Rows stay in the order in which the caller gave them. `ops.sites` sorts for the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from millisecond.ops.dense import dense
 from millisecond.ops.geometry import check_cells, same_device, whole
-from millisecond.ops.sites import PlainSites, Sites, sites_of
+from millisecond.ops.sites import Sites, WrongSites, sites_of
 from millisecond.ops.spconv.indice_data import (
     AlgoHint,
     ConvAlgo,
@@ -22,6 +21,7 @@ from millisecond.ops.spconv.indice_data import (
     IndiceData,
     SharedMap,
 )
+from millisecond.ops.spconv.repeated import RepeatedSites
 from millisecond.ops.spconv.tools import CUDAKernelTimer
 
 __all__ = [
@@ -32,12 +32,13 @@ __all__ = [
     "SparseConvTensor",
     "expand_nd",
 ]
+T = TypeVar("T")
 Shared = SharedMap | IndiceData | ImplicitGemmIndiceData
 
 
 class SparseConvTensor:
     """Features [N, C] on active sites; `indices` [N, 1 + D] int32 or int64 are (b, z, y, x) or
-    (b, y, x) in any order, each once.
+    (b, y, x) in any order; `ops.spconv.repeated` says how a site counts that is there twice.
 
     `features` may be replaced in place. `grid`, `voxel_num`, `benchmark` and the other arguments
     that tune spconv are kept and not used.
@@ -98,6 +99,15 @@ class SparseConvTensor:
             self._sites = sites_of(self.indices, self.spatial_shape, self.batch_size)
         return self._sites
 
+    def on_sites(self, build: Callable[[Sites], T]) -> T:
+        """What `build` makes of the sites. Where a site is there twice or outside of the grid, they
+        are `RepeatedSites` from now on."""
+        try:
+            return build(self.sites)
+        except WrongSites:
+            self._sites = repeated = RepeatedSites(self.indices, self.sites.shape, self.batch_size)
+            return build(repeated)
+
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
         """Features [N', C'] on other sites."""
         moved = self.shadow_copy()
@@ -132,14 +142,8 @@ class SparseConvTensor:
 
     def dense(self, channels_first: bool = True) -> Tensor:
         """[B, C, *spatial_shape], or [B, *spatial_shape, C]; zero where no site is active."""
-        sites = self.sites
         check_rows(self)
-        coords, order = sites.ordered()
-        features = self._features if order is None else self._features.index_select(0, order)
-        if isinstance(sites, PlainSites):
-            grid = sites.dense(features)
-        else:
-            grid = dense(features, coords, sites.shape, self.batch_size)
+        grid = self.on_sites(lambda sites: sites.dense(self._features))
         return grid if channels_first else grid.movedim(1, -1).contiguous()
 
     def find_indice_pair(self, key: Any) -> Shared | None:

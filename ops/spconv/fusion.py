@@ -17,8 +17,9 @@ from millisecond.ops.conv_blocks import train_blocks
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.dispatch import tf32_allowed
 from millisecond.ops.layers import are_whole
-from millisecond.ops.spconv.convolution import SparseConvolution
+from millisecond.ops.spconv.convolution import Activation, SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
+from millisecond.ops.spconv.repeated import are_repeated
 
 
 class FusedBlock(NamedTuple):
@@ -69,6 +70,7 @@ def _is_plain(block: FusedBlock) -> bool:
         and is_plain(relu)
         and kind.forward is SparseConvolution.forward
         and kind._conv_forward is SparseConvolution._conv_forward
+        and conv.act_type is Activation.None_
     )
 
 
@@ -140,15 +142,18 @@ def _is_whole(block: FusedBlock) -> bool:
 
 
 def run(blocks: Sequence[FusedBlock], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
-    """The result of the blocks; None where a level has too few rows to be normalised.
+    """The result of the blocks; None where a level has too few rows to be normalised, or a site
+    twice.
 
     `folded` keeps the weights for inference between calls.
     """
     out, maps, rows = x.shadow_copy(), [], []
     features = x.features.contiguous()
     for conv, _, _ in blocks:
-        out, kernel_map, sites = conv.mapped(out)
-        out.move(sites)
+        out, kernel_map, *sites = conv.mapped(out)
+        if are_repeated(*sites):
+            return None
+        out.move(sites[1])
         maps.append(kernel_map)
         rows.append(kernel_map.forward.neighbours.shape[1])
     if not torch.is_grad_enabled():

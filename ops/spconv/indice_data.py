@@ -18,6 +18,7 @@ from torch import Tensor
 from millisecond.ops.geometry import ConvGeometry
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sites import Sites
+from millisecond.ops.spconv.repeated import RepeatedSites
 
 
 class ConvAlgo(Enum):
@@ -100,6 +101,8 @@ class SharedMap(NamedTuple):
     @property
     def pair_fwd(self) -> Tensor:
         """[V, N_out] int32: the input row that offset v of an output row reads, -1 = none."""
+        if isinstance(self.inputs, RepeatedSites):
+            raise NotImplementedError("pairs: indices have a site twice or outside of the grid")
         table = self.kernel_map.forward
         return table.neighbours.flip(0) if table.flipped else table.neighbours
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from millisecond.ops.max_pool import sparse_max_pool
-from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.spconv.convolution import (
     MAX_NUM_VOXELS,
     Numbers,
@@ -20,6 +19,7 @@ from millisecond.ops.spconv.convolution import (
 from millisecond.ops.spconv.core import SparseConvTensor, check_rows, expand_nd, of_dimensions
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
 from millisecond.ops.spconv.modules import SparseModule, uncompiled
+from millisecond.ops.spconv.repeated import RepeatedSites
 
 
 class _Pool(SparseModule):
@@ -60,8 +60,13 @@ class _Pool(SparseModule):
         if input.find_indice_pair(key) is not None:
             raise ValueError(f"indice_key {key!r}: there already, pooling shares none")
         input.sites.follow(self)
-        data = SharedMap.on(input.sites, window(self), self.subm, algo=self.algo)
-        out = input.on(data.outputs, self._pooled(input.features, data.kernel_map))
+        geometry, subm, algo = window(self), self.subm, self.algo
+        data = input.on_sites(lambda sites: SharedMap.on(sites, geometry, subm, algo=algo))
+        if subm and isinstance(data.inputs, RepeatedSites):
+            raise NotImplementedError(
+                f"{type(self).__name__}: subm, and indices have a site twice or outside of the grid"
+            )
+        out = input.on(data.outputs, self._pooled(input.features, data))
         if key is not None:
             out.indice_dict = input.indice_dict | {key: data}
         count = self.get_max_num_voxels()
@@ -69,7 +74,7 @@ class _Pool(SparseModule):
             count.clamp_(min=len(data.out_indices))
         return out
 
-    def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
+    def _pooled(self, features: Tensor, data: SharedMap) -> Tensor:
         raise NotImplementedError
 
     def get_max_num_voxels(self) -> Tensor | None:
@@ -85,21 +90,25 @@ class _Pool(SparseModule):
 class SparseMaxPool(_Pool):
     """The largest active input of each window, by channel."""
 
-    def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
-        return sparse_max_pool(features, kernel_map)
+    def _pooled(self, features: Tensor, data: SharedMap) -> Tensor:
+        if isinstance(data.inputs, RepeatedSites):
+            features = data.inputs.largest(features)
+        return sparse_max_pool(features, data.kernel_map)
 
 
 class SparseAvgPool(_Pool):
     """The mean of the active inputs of each window, by channel."""
 
-    def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
-        neighbours = kernel_map.forward.neighbours
-        padded = pad(features.to(_sum_type(features)), (0, 0, 1, 0))
-        total = padded.new_zeros(neighbours.shape[1], features.shape[1])
-        for rows in neighbours:  # one offset reads a row once: no order of atomics in the gradient
-            total = total + padded.index_select(0, rows + 1)
-        count = (neighbours >= 0).sum(0).clamp(min=1)[:, None]
-        return (total / count).to(features.dtype)
+    def _pooled(self, features: Tensor, data: SharedMap) -> Tensor:
+        rows = features.to(_sum_type(features))
+        rows = torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1)  # the last channel counts
+        if isinstance(data.inputs, RepeatedSites):
+            rows = data.inputs.sums(rows)
+        neighbours, padded = data.kernel_map.forward.neighbours, pad(rows, (0, 0, 1, 0))
+        total = padded.new_zeros(neighbours.shape[1], rows.shape[1])
+        for row in neighbours:  # one offset reads a row once: no order of atomics in the gradient
+            total = total + padded.index_select(0, row + 1)
+        return (total[:, :-1] / total[:, -1:].clamp(min=1)).to(features.dtype)
 
 
 def _sum_type(features: Tensor) -> torch.dtype:

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 VERSION = "2.3.8"  # of spconv's face; programs ask for it
@@ -24,6 +24,7 @@ PARTS = (  # one module here for both places where spconv has it
     "ops",
     "pool",
     "tables",
+    "test_utils",
     "tools",
     "utils",
 )
@@ -70,7 +71,9 @@ def _package() -> ModuleType:
 
 
 def _install_tensorview() -> None:
-    """`cumm.tensorview`, which programs import for `Point2VoxelCPU3d` alone."""
+    """`cumm.tensorview`, which programs import for `Point2VoxelCPU3d`, and for the activations that
+    layers have."""
+    from millisecond.ops.spconv.convolution import Activation
     from millisecond.ops.spconv.utils import HostArray
 
     cumm, tensorview = ModuleType("cumm"), ModuleType("cumm.tensorview")
@@ -78,4 +81,5 @@ def _install_tensorview() -> None:
     cumm.tensorview = tensorview  # type: ignore[attr-defined]
     tensorview.from_numpy = tensorview.from_numpy_nocheck = HostArray  # type: ignore[attr-defined]
     tensorview.Tensor = HostArray  # type: ignore[attr-defined]
+    tensorview.gemm = SimpleNamespace(Activation=Activation)  # type: ignore[attr-defined]
     sys.modules["cumm"], sys.modules["cumm.tensorview"] = cumm, tensorview

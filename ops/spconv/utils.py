@@ -1,5 +1,5 @@
-"""Voxel generators: `spconv.pytorch.utils.PointToVoxel`, `spconv.utils.Point2VoxelCPU3d`, and
-`VoxelGenerator` and `VoxelGeneratorV2` of spconv 1.
+"""Voxel generators: `spconv.pytorch.utils.PointToVoxel` and `spconv.utils.Point2VoxelCPU3d`; and
+the overlap of rotated boxes.
 
 Voxels are numbered in the order of their first points, on a GPU too.
 """
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext as nullcontext  # programs import it from here
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from millisecond.ops.boxes import paired_overlap_bev
 from millisecond.ops.geometry import coords_of_keys, linear_keys, whole
 from millisecond.ops.spconv.core import of_dimensions
 from millisecond.ops.transfer import require_unmasked
@@ -192,44 +194,6 @@ Point2VoxelCPU1d, Point2VoxelCPU2d, Point2VoxelCPU3d = of_dimensions(
 )
 
 
-class VoxelGenerator:
-    """Voxels of arrays, as spconv 1 has them."""
-
-    def __init__(
-        self,
-        voxel_size: Sequence[float],
-        point_cloud_range: Sequence[float],
-        max_num_points: int,
-        max_voxels: int = 20000,
-    ):
-        self.voxel_size, self.point_cloud_range = voxel_size, point_cloud_range
-        self.max_num_points_per_voxel, self._max_voxels = max_num_points, max_voxels
-        low, high = list(point_cloud_range[:3]), list(point_cloud_range[3:])
-        axes = zip(low, high, voxel_size, strict=True)
-        self.grid_size = [round((b - a) / size) for a, b, size in axes]  # x, y, z
-
-    def generate(self, points: Any, max_voxels: int | None = None) -> Any:
-        """voxels [M, P, C], coordinates [M, 3] (z, y, x) and points per voxel [M] of an array."""
-        pc = _on_host(points)
-        most = max_voxels or self._max_voxels
-        window = list(self.voxel_size), list(self.point_cloud_range), pc.shape[1]
-        found = PointToVoxel(*window, most, self.max_num_points_per_voxel)(pc)
-        return tuple(part.numpy() for part in found)
-
-
-class VoxelGeneratorV2(VoxelGenerator):
-    """The same, in a dict."""
-
-    def generate(self, points: Any, max_voxels: int | None = None) -> dict:
-        voxels, coordinates, number = super().generate(points, max_voxels)
-        return {
-            "voxels": voxels,
-            "coordinates": coordinates,
-            "num_points_per_voxel": number,
-            "voxel_num": len(voxels),
-        }
-
-
 def _on_host(points: Any) -> Tensor:
     """float32 of an array, a tensor or what `cumm.tensorview.from_numpy` gives."""
     if isinstance(points, Tensor):
@@ -237,3 +201,49 @@ def _on_host(points: Any) -> Tensor:
     require_unmasked("points", points)
     array = points.numpy() if hasattr(points, "numpy") else points
     return torch.as_tensor(array).float()
+
+
+def rbbox_iou(
+    box_corners: Any, qbox_corners: Any, standup_iou: Any, standup_thresh: float
+) -> np.ndarray:
+    """IoU [N, K] of rotated boxes, arrays [N, 4, 2] and [K, 4, 2] of their corners one after
+    another; 0 where standup_iou [N, K] is not above its threshold."""
+    shared, first, second = _overlaps(box_corners, qbox_corners, standup_iou, standup_thresh)
+    union = first + second - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def rbbox_intersection(
+    box_corners: Any, qbox_corners: Any, standup_iou: Any, standup_thresh: float
+) -> np.ndarray:
+    """The same for the area that two boxes share."""
+    return _overlaps(box_corners, qbox_corners, standup_iou, standup_thresh)[0]
+
+
+def _overlaps(first: Any, second: Any, standup: Any, threshold: float) -> tuple[np.ndarray, ...]:
+    """The areas [N, K] that boxes share, and the areas [N, 1] and [1, K] of the boxes."""
+    a, b = _rotated_boxes("box_corners", first), _rotated_boxes("qbox_corners", second)
+    row, column = np.nonzero(np.asarray(standup) > threshold)
+    shared = np.zeros((len(a), len(b)), np.asarray(first).dtype)
+    shared[row, column] = paired_overlap_bev(a[row], b[column]).numpy()
+    areas = [(boxes[:, 3] * boxes[:, 4]).numpy().astype(shared.dtype) for boxes in (a, b)]
+    return shared, areas[0][:, None], areas[1][None]
+
+
+def _rotated_boxes(name: str, corners: Any) -> Tensor:
+    """[N, 7] (x, y, z, l, w, h, yaw) float64 of corners [N, 4, 2]; ValueError for other shapes."""
+    corners = torch.from_numpy(np.array(corners, np.float64))
+    if corners.ndim != 3 or corners.shape[1:] != (4, 2):
+        raise ValueError(f"{name}: expected [N, 4, 2], got {list(corners.shape)}")
+    first, second, third, fourth = corners.unbind(1)
+    along, across = second - first, third - second
+    length, width = along.norm(dim=1), across.norm(dim=1)
+    skew = (first + third - second - fourth).norm(dim=1) + (along * across).sum(1).abs().sqrt()
+    wrong = (skew > 0.05 * (length + width)).nonzero()  # corners are rounded
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(f"{name}: row {row} is no rectangle: {corners[row].tolist()}")
+    none = torch.zeros_like(length)
+    yaw = torch.atan2(along[:, 1], along[:, 0])
+    x, y = corners.mean(1).unbind(1)
+    return torch.stack((x, y, none, length, width, none, yaw), dim=1)

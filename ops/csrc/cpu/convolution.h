@@ -20,6 +20,22 @@ struct Convolution {
   int32_t bfloat16_out;
 };
 
+struct Weight {
+  void* numbers;  // [offsets][c_in][c_out] float32, or bfloat16
+  int64_t of_offset, of_c_in, of_c_out;  // strides
+  int32_t offsets, c_in, c_out;
+  int32_t bfloat16;
+};
+
+struct Rows {
+  const float* features;  // [source_rows, c_in]
+  const int32_t* table;   // [offsets, table_stride], the source row that offset v of row n reads, -1 = none
+  const float* gradient;  // [rows, padded], zeros behind c_out
+  int64_t source_rows, rows, table_stride;
+  int32_t padded;   // c_out, filled up to a multiple of 16
+  int32_t flipped;  // offset v belongs to the weight of offsets - 1 - v
+};
+
 extern "C" {
 // A panel of weights has so many vectors of channels as are left, if these are widest_panel(), 2 or 1; the last
 // vector is filled up with zeros.
@@ -29,4 +45,8 @@ int32_t widest_panel();
 int32_t multiplies_bfloat16();
 // 0, or 1 where the table holds a row that the source has not.
 int32_t convolve(const Convolution* convolution, Threads threads);
+// The weight as panels; of bfloat16 two of c_in side by side.
+void pack_weight(const Weight* weight, void* panels, Threads threads);
+// The gradient of a float32 weight is written to `gradient`. 0, or 1 as above.
+int32_t weight_gradient(const Rows* rows, const Weight* gradient, Threads threads);
 }

@@ -224,3 +224,30 @@ def test_a_layer_with_other_weights():
     weight = torch.cat((first, second))
     grid = functional.conv3d(grid_of(x), weight, conv.bias, padding=1, groups=2)
     assert_same_gradients(got, read(grid, x.indices), [x.features, conv.weight, conv.bias])
+
+
+@pytest.mark.parametrize("name", ["None_", "ReLU", "Sigmoid", "LeakyReLU"])
+def test_the_activation_that_a_layer_is_given(name):
+    x = sparse((5, 6, 7))
+    kind = spconv.convolution.Activation[name]
+    conv = layer("SubMConv", 3, C_IN, 16, 3)
+    plain, apply = (
+        conv(x).features,
+        {
+            "None_": lambda rows: rows,
+            "ReLU": functional.relu,
+            "Sigmoid": torch.sigmoid,
+            "LeakyReLU": lambda rows: functional.leaky_relu(rows, 0.1),
+        }[name],
+    )
+    conv.act_type, conv.act_alpha = kind, 0.1
+    assert_same(conv(x, x.replace_feature(plain)).features, apply(2 * plain))
+    norm = torch.nn.BatchNorm1d(16).double()
+    network = spconv.SparseSequential(conv, norm, torch.nn.ReLU()).eval()
+    with torch.no_grad():
+        assert_same(
+            network.float()(x.replace_feature(x.features.float())).features.double(),
+            norm(apply(plain).float()).relu().double(),
+            1e-4,
+        )
+    assert spconv.SparseConvolution(3, 4, 4, 3, act_type=kind).act_type is kind

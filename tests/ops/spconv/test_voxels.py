@@ -58,16 +58,9 @@ def test_voxels(most_voxels, most_points, empty_mean):
     assert (back[found.pc_voxel_id < 0] == -7).all()
 
 
-def test_faces_of_spconv_1_and_of_tensorview():
+def test_the_face_of_tensorview():
     points = cloud(1)
     voxels, indices, number = utils.PointToVoxel(SIZE, RANGE, 5, 20, 4)(torch.from_numpy(points))
-    old = utils.VoxelGeneratorV2(list(SIZE), list(RANGE), 4, 20)
-    found = old.generate(points)
-    assert old.grid_size == [8, 6, 2]
-    np.testing.assert_array_equal(found["voxels"], voxels.numpy())
-    np.testing.assert_array_equal(found["coordinates"], indices.numpy())
-    np.testing.assert_array_equal(found["num_points_per_voxel"], number.numpy())
-    assert len(utils.VoxelGenerator(list(SIZE), list(RANGE), 4).generate(points, 3)[0]) == 3
     host = utils.Point2VoxelCPU3d(
         vsize_xyz=SIZE,
         coors_range_xyz=RANGE,
@@ -96,3 +89,26 @@ def test_one_dimension():
     assert indices.tolist() == [[1], [0]]
     assert number.tolist() == [2, 1]
     np.testing.assert_array_equal(voxels[0, :2], points[[0, 2]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_overlap_of_rotated_boxes(dtype):
+    """Of boxes of 2 x 1 m and this box shifted, all turned by one angle."""
+    shifts = np.random.default_rng(0).uniform(-2, 2, (50, 2))
+    corners = np.array([[-1, -0.5], [-1, 0.5], [1, 0.5], [1, -0.5]])
+    turn = np.array([[np.cos(0.7), np.sin(0.7)], [-np.sin(0.7), np.cos(0.7)]])
+    first, second = (corners[None] @ turn), (corners + shifts[:, None]) @ turn
+    first, second = (first + 30).astype(dtype), (second + 30).astype(dtype)
+    standup = np.linspace(0, 1, 50, dtype=dtype)[None]
+    width, height = np.clip([2, 1] - np.abs(shifts), 0, None).T
+    shared = np.where(standup[0] > 0.1, width * height, 0)
+    found = utils.rbbox_intersection(first, second, standup, 0.1)
+    ratio = utils.rbbox_iou(first, second[:, ::-1], standup, 0.1)  # and the other way round
+    assert found.dtype == ratio.dtype == dtype
+    np.testing.assert_allclose(found, shared[None], atol=1e-5)
+    np.testing.assert_allclose(ratio, (shared / (4 - shared))[None], atol=1e-5)
+    assert utils.rbbox_iou(first, second[:0], standup[:, :0], 0).shape == (1, 0)
+    with pytest.raises(ValueError, match="qbox_corners: row 1 is no rectangle"):
+        utils.rbbox_iou(first, second[:3] * [[[1, 1]], [[2, 1]], [[1, 1]]], standup[:, :3], 0)
+    with pytest.raises(ValueError, match=r"box_corners: expected \[N, 4, 2\], got \[4, 2\]"):
+        utils.rbbox_intersection(first[0], second, standup, 0)
