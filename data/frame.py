@@ -86,7 +86,8 @@ def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:
     """Join frames; a label is 1 + the place of the object's name in classes.
 
     Wild intensities are clamped, see `clamp_intensity`. Objects of other names are left out of the
-    targets; what is named DontCare is an ignored box of every class, -1 to -K. There is at least one row of boxes, so a batch without objects is a batch with padding
+    targets; what is named DontCare is an ignored box of every class, -1 to -K. There is at least
+    one row of boxes, so a batch without objects is a batch with padding
     only.
     """
     if not frames:
