@@ -87,8 +87,7 @@ def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:
 
     Wild intensities are clamped, see `clamp_intensity`. Objects of other names are left out of the
     targets; what is named DontCare is an ignored box of every class, -1 to -K. There is at least
-    one row of boxes, so a batch without objects is a batch with padding
-    only.
+    one row of boxes, so a batch without objects is a batch with padding only.
     """
     if not frames:
         raise ValueError("a batch needs at least one frame")
