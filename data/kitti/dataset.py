@@ -18,7 +18,6 @@ from millisecond.data.kitti.layout import USUAL_IMAGE, Layout, image_shape
 from millisecond.data.packed import Split
 
 
-
 class KittiDataset(Split):
     """The frames of a split: raw points, boxes in the LiDAR frame. KITTI labels only what its
     camera sees, so the points are cropped to the image; where a data set has no images, they are

@@ -1,8 +1,8 @@
 """Processes that read scans ahead and write results beside the one that works on the scans.
 
 Points come through memory that all processes share, everything else through pipes. Each process has
-three blocks of that memory, so what is read ahead is bounded. Without processes the caller reads and
-writes by itself.
+three blocks of that memory, so what is read ahead is bounded. Without processes the caller reads
+and writes by itself.
 
 A process ends with its pipe. It never waits until its reply is taken, since the one that would take
 it may wait for the process: replies are shorter than a pipe holds. Points that no block holds are
