@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rosbags.typesys import get_types_from_msg
 from scipy.spatial.transform import Rotation
 
 from millisecond import Detector
@@ -40,6 +39,9 @@ HELIOS = np.dtype(
 @pytest.fixture(scope="module")
 def types():
     """Messages by name; vision_msgs by its own text."""
+    pytest.importorskip("rosbags")
+    from rosbags.typesys import get_types_from_msg
+
     types = type_store(ros1=False)
     for name, text in messages.DETECTIONS.items():
         types.register(get_types_from_msg(text, f"vision_msgs/msg/{name}"))
