@@ -71,8 +71,7 @@ corrected by hand. docs/autolabel.md says more.
 """
 BEGINNING = 2.0  # seconds that tell how fast the car is at first
 TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
-LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
-DOUBTED = 0.05  # the same, from which on its place is no background
+LISTED = 0.2  # confidence from which on an object is in the list, and no background
 ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
 LIST = "objects.json"
@@ -118,7 +117,7 @@ def autolabel(options: argparse.Namespace) -> None:
         output = Output(options.output, options.format, drive)
         scans = detect(detector, drive, moments)
         poses = [scan.pose for scan in scans]
-        found = [one for one in objects_of(scans, drive.points) if one.confidence >= DOUBTED]
+        found = [one for one in objects_of(scans, drive.points) if one.confidence >= LISTED]
         output.write(judged(found, output.decided, drive, poses))
 
 
@@ -349,9 +348,8 @@ class Output:
                     corrected.append(name)
             # first the checksums: a run that is killed must not take its own labels for the user's
             head = {"drive": self.drive.checksum, "format": self.form}
-            listed = [entry for entry in entries if entry["confidence"] >= LISTED]
-            listed.sort(key=lambda entry: -entry["doubt"])
-            content = {**head, "objects": listed, "written": self.written}
+            doubtful_first = sorted(entries, key=lambda entry: -entry["doubt"])
+            content = {**head, "objects": doubtful_first, "written": self.written}
             write_json(self.folder / LIST, content)
             self.label("").parent.mkdir(exist_ok=True)
             for name in self.drive.names:
@@ -363,7 +361,7 @@ class Output:
             self.results.write(name, result)
         count = sum(entry["labelled"] for entry in entries)
         print(f"{count} objects in {len(labels)} scans: {self.label('').parent}")
-        print(f"{len(listed)} objects, the most doubtful first: {self.folder / LIST}")
+        print(f"{len(entries)} objects, the most doubtful first: {self.folder / LIST}")
         if corrected:
             print(f"labels of {some(corrected)} corrected by hand and kept")
 

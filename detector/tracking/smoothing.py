@@ -30,7 +30,6 @@ from millisecond.ops import iou_bev
 
 SAME = 0.3  # IoU from above, from which on boxes of one class in one scan are one object
 BIRTH = 0.3  # least score of a detection that begins a track
-FAINT = 0.1  # the same of tracks that are not sure enough for a label
 MAX_GAP = 1.0  # seconds without a detection after which a track is not continued
 FEWEST = 3  # detections of an object
 SURE = 0.35  # confidence from which on an object is labelled
@@ -164,26 +163,23 @@ def objects_of(scans: Sequence[Observed], points_of: Callable[[int], np.ndarray]
     seen, objects = _Seen(boxes, scores, numbers, weights), []
     for name in np.unique(names).tolist():
         own = seen.select(names == name)
-        for birth in (BIRTH, FAINT):  # what is faint must not draw detections from the others
-            rows = tracks_of(own, times, birth)
-            tracks = [own.select(of_track) for of_track in rows]
-            objects += [_object(name, track, times, sensor) for track in _joined(tracks)]
-            own = own.select(np.setdiff1d(np.arange(len(own.scores)), np.concatenate([[], *rows])))
+        tracks = [own.select(rows) for rows in tracks_of(own, times)]
+        objects += [_object(name, track, times, sensor) for track in _joined(tracks)]
     objects = _with_points(objects, scans, points_of)
     objects.sort(key=lambda one: (-one.confidence, one.name, one.boxes[0].tolist()))
     return without_rivals(objects)
 
 
-def tracks_of(seen: _Seen, times: np.ndarray, birth: float = BIRTH) -> list[np.ndarray]:
+def tracks_of(seen: _Seen, times: np.ndarray) -> list[np.ndarray]:
     """Rows of the detections of each track, in the order of time: followed forward, then backward
-    from there, which finds the weak detections before the first strong one, of score `birth`."""
-    owner = _followed(seen, times, np.full(len(seen.scores), -1), birth)
+    from there, which finds the weak detections before the first strong one."""
+    owner = _followed(seen, times, np.full(len(seen.scores), -1))
     backward = seen._replace(scans=len(times) - 1 - seen.scans)
-    owner = _followed(backward, times[-1] - times[::-1], owner, birth)
+    owner = _followed(backward, times[-1] - times[::-1], owner)
     return [np.flatnonzero(owner == track) for track in np.unique(owner[owner >= 0])]
 
 
-def _followed(seen: _Seen, times: np.ndarray, owner: np.ndarray, birth: float) -> np.ndarray:
+def _followed(seen: _Seen, times: np.ndarray, owner: np.ndarray) -> np.ndarray:
     """Track [d] of each detection, -1 for none. Detections that have one keep it, unless it ends
     where another track arrives: then the two are one."""
     owner, next_id = owner.copy(), owner.max(initial=-1) + 1
@@ -203,7 +199,7 @@ def _followed(seen: _Seen, times: np.ndarray, owner: np.ndarray, birth: float) -
             if not _can_join(seen, owner, ids[place], owner[rows[column]], hit, rows[column]):
                 cost[place, column] = np.inf
         for strong in (True, False):  # strong detections are chosen first, as in `Tracker`
-            columns = np.flatnonzero((seen.scores[rows] >= birth) == strong)
+            columns = np.flatnonzero((seen.scores[rows] >= BIRTH) == strong)
             free = np.flatnonzero(hit < 0)
             for a, b in zip(*assign(cost[np.ix_(free, columns)]), strict=True):
                 row, track = rows[columns[b]], ids[free[a]]
@@ -216,7 +212,7 @@ def _followed(seen: _Seen, times: np.ndarray, owner: np.ndarray, birth: float) -
         corrected = Estimates(known.mean[found], known.covariance[found]).correct(boxes)
         known.mean[found], known.covariance[found], last[found] = *corrected, time
         new = np.setdiff1d(rows, hit)
-        new = new[(owner[new] >= 0) | (seen.scores[new] >= birth)]
+        new = new[(owner[new] >= 0) | (seen.scores[new] >= BIRTH)]
         born = new[owner[new] < 0]
         owner[born] = next_id + np.arange(len(born))
         next_id += len(born)
