@@ -20,7 +20,6 @@ import torch
 
 from millisecond.data.boxes import points_in_boxes, wrap_angle
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.labels import DONT_CARE
 from millisecond.data.packed import Pack, PackWriter
 from millisecond.ops import overlap_bev
 
@@ -67,8 +66,7 @@ class GroundTruthDatabase:
 def add_objects(writer: PackWriter, frame: Frame) -> None:
     """Append a frame's objects of at least MIN_POINTS points to a database."""
     inside = points_in_boxes(frame.points, frame.boxes)
-    known = np.array([name != DONT_CARE for name in frame.names], bool)
-    kept = np.flatnonzero(known & (inside.sum(axis=1) >= MIN_POINTS))
+    kept = np.flatnonzero(inside.sum(axis=1) >= MIN_POINTS)
     writer.append(
         [frame.points[inside[entry]] for entry in kept],
         frame=[frame.frame_id] * len(kept),

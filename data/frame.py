@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 
 from millisecond.data.calibration import Calibration
-from millisecond.data.kitti.labels import DONT_CARE
 from millisecond.ops.transfer import clamp_intensity, require_unmasked
 
 
@@ -76,7 +74,7 @@ class Batch(NamedTuple):
     points: Tensor  # [P, 4 or more] float32
     offsets: Tensor  # [B + 1] int32
     boxes: Tensor  # [B, M, 7] float32, or 9 with velocities; zero rows are padding
-    labels: Tensor  # [B, M] int64, 1-based, 0 is padding, -k an ignored box of class k
+    labels: Tensor  # [B, M] int64, 1-based, 0 is padding
     frame_ids: tuple[str, ...]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
@@ -95,8 +93,8 @@ def collate(frames: Sequence[Frame], classes: Sequence[str], velocity: bool = Fa
     vx and vy behind their yaw, NaN where a frame does not know them.
 
     Wild intensities are clamped, see `clamp_intensity`. Objects of other names are left out of the
-    targets; what is named DontCare is an ignored box of every class, -1 to -K. There is at least
-    one row of boxes, so a batch without objects is a batch with padding only.
+    targets. There is at least one row of boxes, so a batch without objects is a batch with padding
+    only.
     """
     if not frames:
         raise ValueError("a batch needs at least one frame")
@@ -119,11 +117,9 @@ def collate(frames: Sequence[Frame], classes: Sequence[str], velocity: bool = Fa
 
 
 def _targets(frame: Frame, classes: Sequence[str], velocity: bool) -> tuple[np.ndarray, np.ndarray]:
-    labels = {name: [number] for number, name in enumerate(classes, start=1)}
-    labels[DONT_CARE] = [-number for number in range(1, len(classes) + 1)]
-    own = [labels.get(name, []) for name in frame.names]
-    rows = np.repeat(np.arange(len(own)), [len(numbers) for numbers in own])
+    label = {name: number for number, name in enumerate(classes, start=1)}
+    labels = np.array([label.get(name, 0) for name in frame.names], np.int64)
     boxes = frame.boxes
     if velocity:
         boxes = np.concatenate([boxes, frame.known_velocities], axis=1)
-    return boxes[rows], np.array([*chain(*own)], np.int64)
+    return boxes[labels > 0], labels[labels > 0]

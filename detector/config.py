@@ -57,7 +57,7 @@ class ClassConfig:
         require(
             one_word, "name", f"{self.name!r} must be one word: label files part columns by spaces"
         )
-        require(self.name != "DontCare", "name", "'DontCare' marks what is no class")
+        require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
         small = all(0 < side <= LARGEST_SIDE for side in self.size)
         require(small, "size", f"{list(self.size)} m must be positive and at most {LARGEST_SIDE}")
         require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is not a height")

@@ -135,7 +135,7 @@ def match_anchors(
     rows: Tensor,  # [Y, K, R, 2]
     thresholds: Tensor,  # [K, 2] matched, unmatched
     boxes: Tensor,  # [B, M, 7]
-    labels: Tensor,  # [B, M] int64, from 1; -k: an ignored box of class k; others: no box
+    labels: Tensor,  # [B, M] int64, from 1; others: no box
 ) -> Match:
     """Match anchors and ground truth of the same class by overlap in bird's-eye view.
 
@@ -144,9 +144,6 @@ def match_anchors(
     ignored. The best anchors of a box, ties included, are positive too, however small their overlap
     is, unless it is zero. A positive anchor gets the box that *it* overlaps most (the first of
     equals), even where it is positive as the best anchor of another box.
-
-    An ignored box takes no anchor from the others. What would be background is ignored where it
-    overlaps one by `unmatched` or is among its best anchors.
     """
     check_tensor("boxes", boxes, ("B", "M", 7), "of floats")
     check_tensor("labels", labels, boxes.shape[:2])
@@ -176,7 +173,7 @@ def match_anchors_definition(
 ) -> Match:
     """`match_anchors` in plain torch; at least one box."""
     parts = [
-        _match(columns[:, k], rows[:, k], boxes, labels == k + 1, labels == -k - 1, *limits)
+        _match(columns[:, k], rows[:, k], boxes, labels == k + 1, *limits)
         for k, limits in enumerate(thresholds.tolist())
     ]
     match = torch.stack(parts, dim=3).flatten(1)
@@ -188,19 +185,16 @@ def _match(
     rows: Tensor,  # [Y, R, 2]
     boxes: Tensor,
     valid: Tensor,
-    ignored: Tensor,
     matched: float,
     unmatched: float,
 ) -> Tensor:  # [B, Y, X, R] int32
-    """The match of the anchors of one class with its boxes: valid, ignored [B, M]."""
-    overlap = _aligned_iou(columns, rows, boxes, valid | ignored)
+    """The match of the anchors of one class with the boxes that are valid [B, M]."""
+    overlap = _aligned_iou(columns, rows, boxes, valid)
+    best, row = overlap.max(dim=1)
     of_box = overlap.amax(dim=(2, 3, 4), keepdim=True)
     of_box = torch.where(of_box > 0, of_box, torch.inf)  # no anchor is the best of a box it misses
-    is_best, ignored = overlap == of_box, ignored[:, :, None, None, None]
-    doubtful = (((overlap >= unmatched) | is_best) & ignored).any(dim=1)
-    best, row = overlap.masked_fill_(ignored, 0).max(dim=1)
-    positive = (best >= matched) | (is_best & ~ignored).any(dim=1)
-    others = torch.where((best < unmatched) & ~doubtful, MATCH_BACKGROUND, MATCH_IGNORED)
+    positive = (best >= matched) | (overlap == of_box).any(dim=1)
+    others = torch.where(best < unmatched, MATCH_BACKGROUND, MATCH_IGNORED)
     return torch.where(positive, row, others).int()
 
 

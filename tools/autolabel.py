@@ -27,7 +27,7 @@ from millisecond.data.files import locked, read_text, write_json, write_lines
 from millisecond.data.folder.dataset import read_recording
 from millisecond.data.folder.labels import label_lines, labelcloud_json
 from millisecond.data.kitti.dataset import KittiDataset
-from millisecond.data.kitti.labels import DONT_CARE, write_labels
+from millisecond.data.kitti.labels import write_labels
 from millisecond.data.kitti.layout import RECORDING, some
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
 from millisecond.detector.detector import Detector
@@ -71,7 +71,7 @@ corrected by hand. docs/autolabel.md says more.
 """
 BEGINNING = 2.0  # seconds that tell how fast the car is at first
 TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
-LISTED = 0.2  # confidence from which on an object is in the list, and no background
+LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
 ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
 LIST = "objects.json"
@@ -339,8 +339,7 @@ class Output:
         with TemporaryDirectory(dir=self.folder, prefix=".new") as folder:
             for number, (name, (found, _)) in enumerate(zip(self.drive.names, labels, strict=True)):
                 new = self.label(name, Path(folder))
-                doubtful, _ = labels_of(entries, name, labelled=False)
-                self._write_label(new, number, with_regions(found, doubtful))
+                self._write_label(new, number, found)
                 old = checksum(self.label(name))
                 if old is None or old in self.written.get(name, []):
                     self.written[name] = sorted({old or 0, checksum(new) or 0})
@@ -377,23 +376,13 @@ class Output:
             write_labels(path, detections_to_labels(found, *camera))
 
 
-def labels_of(
-    entries: Sequence[dict[str, Any]], scan: str, labelled: bool = True
-) -> tuple[NamedDetections, list[int]]:
-    """The labels of a scan, and their ids; or what is neither labelled nor rejected."""
-    shown = [entry for entry in entries if scan in entry["boxes"]]
-    shown = [one for one in shown if one["labelled"] == labelled and one["verdict"] != REJECT]
+def labels_of(entries: Sequence[dict[str, Any]], scan: str) -> tuple[NamedDetections, list[int]]:
+    """The labels of a scan, and their ids."""
+    shown = [entry for entry in entries if entry["labelled"] and scan in entry["boxes"]]
     boxes = np.array([box_of(entry["boxes"][scan]) for entry in shown]).reshape(-1, 7)
     scores = np.array([entry["confidence"] for entry in shown], np.float64)
     found = NamedDetections(boxes, scores, [class_of(entry) for entry in shown])
     return found, [entry["id"] for entry in shown]
-
-
-def with_regions(found: NamedDetections, doubtful: NamedDetections) -> NamedDetections:
-    """The labels, then what may be an object as DontCare: no background, where a network learns."""
-    boxes, scores = (np.concatenate(pair) for pair in zip(found[:2], doubtful[:2], strict=True))
-    names = (*found.names, *[DONT_CARE] * len(doubtful.names))
-    return NamedDetections(boxes, scores, names)
 
 
 def checksum(path: Path) -> int | None:

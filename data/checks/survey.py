@@ -18,6 +18,7 @@ from millisecond.data.checks.splits import FolderChecks
 from millisecond.data.datasets import Dataset
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Frame
+from millisecond.data.kitti.dataset import DONT_CARE
 from millisecond.ops.voxelize import VoxelGrid, voxelize
 
 FEWEST_POINTS = 100  # of a cloud that shows anything
@@ -166,7 +167,7 @@ def _look_at(
     else:
         boxes = _as_meant(frame.boxes, doubts)
         labels = dataset.labels(index)
-        labels = labels.select(labels.boxed)
+        labels = labels.select(labels.types != DONT_CARE)
         turns = np.abs(labels.rotation_y)
         flat = np.any(labels.bbox[:, 2:] <= labels.bbox[:, :2], axis=1)
     notes: list[Note] = []

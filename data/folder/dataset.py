@@ -27,7 +27,8 @@ from millisecond.data.folder.labels import (
 from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.labels import DONT_CARE, Labels, boxes_to_labels, read_labels
+from millisecond.data.kitti.dataset import DONT_CARE
+from millisecond.data.kitti.labels import Labels, boxes_to_labels, read_labels
 from millisecond.data.kitti.layout import NAME, RECORDING, listed_ids, some, split_name
 from millisecond.data.packed import Split
 
@@ -296,10 +297,9 @@ class FolderDataset(Split):
         return read_text_labels(path)
 
     def labels(self, index: int) -> Labels:
-        """The objects as KITTI's metric takes them, without DontCare: there is no image for it."""
+        """The objects as KITTI's metric takes them."""
         found = self.objects(index)
-        labels = boxes_to_labels(found.boxes, found.names)
-        return labels.select(labels.types != DONT_CARE)
+        return boxes_to_labels(found.boxes, found.names)
 
     def truth_files(self, frame_id: str) -> list[Path]:
         label = self.layout.label(frame_id)
@@ -318,9 +318,9 @@ class FolderDataset(Split):
 
 
 def _of_kitti(path: Path, calibration: Path) -> LabelledObjects:
-    """Labels in the camera's frame that have a box."""
+    """Labels in the camera's frame, without DontCare."""
     labels = read_labels(path)
-    labels = labels.select(labels.boxed)
+    labels = labels.select(labels.types != DONT_CARE)
     boxes = Calibration.from_file(calibration).boxes_from_camera(labels.boxes)
     places = [f"{path}, object {number}" for number in range(1, len(labels) + 1)]
     checked = [checked_box(box, place) for box, place in zip(boxes.tolist(), places, strict=True)]

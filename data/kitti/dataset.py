@@ -17,6 +17,7 @@ from millisecond.data.kitti.labels import TYPES, Labels, boxes_to_labels, read_l
 from millisecond.data.kitti.layout import USUAL_IMAGE, Layout, image_shape
 from millisecond.data.packed import Split
 
+DONT_CARE = "DontCare"
 
 class KittiDataset(Split):
     """The frames of a split: raw points, boxes in the LiDAR frame. KITTI labels only what its
@@ -138,7 +139,7 @@ class KittiDataset(Split):
         for number, name in enumerate(labels.types.tolist(), start=1):
             if name not in known:
                 raise ValueError(f"{path}: object {number} is a {name!r}; {self._meant(name)}")
-        labels = labels.select(labels.boxed)
+        labels = labels.select(labels.types != DONT_CARE)
         flat = np.flatnonzero((labels.size <= 0).any(axis=1))
         if len(flat):
             length, height, width = labels.size[flat[0]]

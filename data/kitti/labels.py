@@ -18,7 +18,6 @@ import numpy as np
 from millisecond.data.calibration import Calibration, observation_angle
 from millisecond.data.files import plain_number, read_text, write_text
 
-DONT_CARE = "DontCare"  # what perhaps is an object
 TYPES = (
     "Car",
     "Van",
@@ -28,7 +27,7 @@ TYPES = (
     "Cyclist",
     "Tram",
     "Misc",
-    DONT_CARE,
+    "DontCare",
 )
 NUMBERS: tuple[str, ...] = ("truncated", "occluded", "alpha", "x1", "y1", "x2", "y2")
 NUMBERS += ("height", "width", "length", "x", "y", "z", "rotation_y", "score")
@@ -71,15 +70,10 @@ class Labels:
                 (height >= MIN_HEIGHT[hardness])
                 & (self.occluded <= MAX_OCCLUDED[hardness])
                 & (self.truncated <= MAX_TRUNCATED[hardness])
-                & (self.types != DONT_CARE)
+                & (self.types != "DontCare")
             )
             level[meets] = hardness
         return level
-
-    @property
-    def boxed(self) -> np.ndarray:
-        """[M] bool: a box. KITTI's own DontCare are regions of the image without one."""
-        return (self.types != DONT_CARE) | (self.size > 0).all(axis=1)
 
     def select(self, rows: np.ndarray) -> Labels:
         """The rows of a mask or of indices."""

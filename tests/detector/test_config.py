@@ -103,7 +103,7 @@ def test_overrides_are_typed_like_the_file():
         ("grid=" + "x" * 1000, ["grid", "xxx ...", "mapping"]),
         ("classes.0.name=''", ["classes.0.name", "one word"]),
         ("classes.0.name=Big car", ["classes.0.name", "one word"]),
-        ("classes.0.name=DontCare", ["classes.0.name", "no class"]),
+        ("classes.0.name=DontCare", ["classes.0.name", "no box"]),
         ("classes.0.name=pedestrian", ["classes", "twice"]),
         ("grid.voxel_size=[1e-300, 0.05, 0.1]", ["grid.range", "voxels"]),
         ("grid.range=[0, -40000, -3, 70400, 40000, 1]", ["grid.range", "GiB", "this machine has"]),

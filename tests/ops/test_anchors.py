@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from millisecond.ops import anchor_losses, anchor_sides, anchor_targets, match_anchors
-from millisecond.ops.anchors import MATCH_BACKGROUND, MATCH_IGNORED
-from tests.helpers.criterion import build, scenes
 
 ANCHOR = (0.0, 0.0, 0.0, 4.0, 2.0, 1.5, 0.0)
 
@@ -39,20 +37,6 @@ def test_a_box_on_an_anchor_is_its_match_and_a_batch_may_hold_none():
     assert not targets.residuals.any()
     none = torch.zeros(1, 0, 7), torch.zeros(1, 0, dtype=torch.int64)
     assert (match_anchors(*anchor_sides(anchors()), limits, *none).rows == -1).all()
-
-
-def test_an_ignored_box_only_takes_away_background():
-    """Which anchors it reaches is told by a match in which it is an object, and the only one."""
-    assigner, (boxes, labels) = build().assigner, scenes(3, 40, seed=5)
-    boxes[:, :10], labels[:, :10] = boxes[:, 10:20] + 0.1, labels[:, 10:20]  # one beside another
-    ignored = torch.arange(40) < 15
-    seen = assigner.match(boxes, torch.where(ignored, 0, labels))
-    reach = assigner.match(boxes, torch.where(ignored, labels, 0)).rows != MATCH_BACKGROUND
-    found = assigner.match(boxes, torch.where(ignored, -labels, labels))
-    doubtful = reach & (seen.rows == MATCH_BACKGROUND)
-    assert doubtful.any() and (reach & (seen.rows >= 0)).any()
-    assert torch.equal(found.rows, seen.rows.masked_fill(doubtful, MATCH_IGNORED))
-    assert torch.equal(found.positives, seen.positives)
 
 
 def test_wrong_input_is_named():

@@ -88,16 +88,9 @@ def test_labels_tracks_and_list_are_of_the_same_objects(drive, first):
     for name in (f"{number:06d}" for number in range(SCANS)):
         result = read_result(first / "tracks" / f"{name}.json")
         labels = read_text_labels(first / "labels" / f"{name}.txt")
-        count = len(result.ids)
-        assert np.allclose(labels.boxes[:count], result.found.boxes, atol=1e-3)
-        assert labels.names[:count] == tuple(result.found.names)
-        # the others: what may be an object, so that no network learns it as background
-        doubtful = [one["boxes"].get(name) for one in listed.values() if not one["labelled"]]
-        doubtful = [np.array(box.split(), float) for box in doubtful if box]
-        assert {*labels.names[count:]} == {"DontCare"} and doubtful
-        order = np.lexsort(np.array(doubtful).T), np.lexsort(labels.boxes[count:].T)
-        assert np.allclose(np.array(doubtful)[order[0]], labels.boxes[count:][order[1]], atol=1e-3)
-        for track, kind in zip(result.ids.tolist(), labels.names[:count], strict=True):
+        assert np.allclose(labels.boxes, result.found.boxes, atol=1e-3)
+        assert labels.names == tuple(result.found.names)
+        for track, kind in zip(result.ids.tolist(), labels.names, strict=True):
             assert listed[track]["labelled"] and listed[track]["class"] == kind
             seen.add(track)
     assert seen == {track for track, one in listed.items() if one["labelled"]} and seen

@@ -24,7 +24,7 @@ struct MatchJob {
   int batch, boxes_count;
   const float2* thresholds;  // [classes] matched, unmatched
   const float* boxes;        // [batch, boxes_count, 7]
-  const int64_t* labels;     // [batch, boxes_count] from 1; -k: an ignored box of class k; others: no box
+  const int64_t* labels;     // [batch, boxes_count] from 1, others: no box
   float* workspace;          // aligned to 16 bytes
   int *match, *positives;
 };

@@ -19,7 +19,7 @@ struct Truth {
   float area;
   float best;        // largest overlap with an anchor; infinite where no anchor overlaps it
   int anchor_class;  // from 0; -1: padding
-  int row;  // -1: an ignored box
+  int row;
 };
 static_assert(sizeof(Truth) == MATCH_WORKSPACE * sizeof(float));
 
@@ -71,10 +71,10 @@ __global__ void __launch_bounds__(BEST_THREADS)
   __shared__ int first_x, last_x, first_y, last_y, best;
   const int row = blockIdx.x, frame = blockIdx.y, kinds = grid.classes * grid.rotations;
   const int64_t index = int64_t(frame) * boxes_count + row;
-  const int64_t label = labels[index], number = label < 0 ? -label : label;
+  const int64_t label = labels[index];
   Truth truth = truth_of(boxes + 7 * index);
-  truth.row = label < 0 ? -1 : row;
-  truth.anchor_class = number >= 1 && number <= grid.classes ? int(number) - 1 : -1;
+  truth.row = row;
+  truth.anchor_class = label >= 1 && label <= grid.classes ? int(label) - 1 : -1;
   if (threadIdx.x == 0) {
     best = 0;
     if (row == 0) positives[frame] = 0;
@@ -127,8 +127,6 @@ __global__ void __launch_bounds__(MATCH_THREADS)
   float best = 0;
   int index = 0;
   bool is_best = false;  // this anchor has the largest overlap with some box
-  bool doubtful = false;
-  const float2 threshold = thresholds[anchor_class];
   for (int start = 0; start < boxes_count; start += MATCH_THREADS) {
     __syncthreads();
     if (threadIdx.x == 0) near_count = 0;
@@ -147,10 +145,6 @@ __global__ void __launch_bounds__(MATCH_THREADS)
       const Truth& truth = near[i];
       if (truth.anchor_class != anchor_class) continue;
       const float shared = overlap(own_x, own_y, truth);
-      if (truth.row < 0) {
-        doubtful |= shared == truth.best || shared >= threshold.y;
-        continue;
-      }
       is_best |= shared == truth.best;
       if (shared > best || (shared == best && shared > 0 && truth.row < index)) {
         best = shared;
@@ -159,10 +153,11 @@ __global__ void __launch_bounds__(MATCH_THREADS)
     }
   }
   // ---- matched, background or ignored ----
+  const float2 threshold = thresholds[anchor_class];
   const bool positive = exists && (is_best || best >= threshold.x);
   if (exists) {
     const int64_t anchor = (int64_t(frame) * grid.y + y) * row_anchors + place;
-    match[anchor] = positive ? index : best < threshold.y && !doubtful ? BACKGROUND : IGNORED;
+    match[anchor] = positive ? index : best < threshold.y ? BACKGROUND : IGNORED;
   }
   const int found = __syncthreads_count(positive);
   if (threadIdx.x == 0 && found > 0) atomicAdd(&positives[frame], found);
