@@ -48,13 +48,14 @@ A set is a KITTI data set, a folder of .bin or .npy scans (without labels), or s
 streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marked. --shift-z and
 --turn move scans in files, not streets.
 """
+USUAL = "--sensor --split --every"
 WITHIN = (0.8, 1.2)
 PAIRS = 4  # scans of each set on the sheet
 Open = Callable[[], Frame]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("sets", nargs=2, metavar="SET", help="A and B")
     add(

@@ -68,6 +68,7 @@ is the time from points on the host to boxes on the host. What cannot be read is
 out; the exit code is then 2. Ctrl-C ends with a summary. In the window, h shows all keys. Without a
 display the pictures become numbered PNGs, which replace the PNGs of an earlier film in the folder.
 """
+USUAL = "--weights --device --score --loop --frames --record --output --browser"
 FOLDER = Path("output/film")
 SCREENSHOTS = Path("output/screenshots")
 INSET = (540, 300)  # pixels, the largest width and height of the camera's image
@@ -78,7 +79,7 @@ WAIT = 0.1  # seconds for a frame that is recorded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
     add("--weights", type=Path, help=WEIGHTS)
@@ -91,26 +92,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=0.3,
         help="least score that is shown at first (default: %(default)s)",
     )
+    add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
+    add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
+    add = parser.add_argument_group("how it is played").add_argument
     add("--fast", action="store_true", help="as fast as it goes, not at the sensor's pace")
     add("--loop", action="store_true", help="play a recording again and again")
     add("--frames", type=number, metavar="N", help="end after so many frames")
+    add = parser.add_argument_group("where it is shown, if not in a window").add_argument
     add(
         "--record",
         type=output_path,
         metavar="FILE",
-        help="write a film (.mp4) or a recording of ROS 2 (.mcap), no window",
+        help="write a film (.mp4) or a recording of ROS 2 (.mcap)",
     )
-    add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
+    add("--output", type=output_path, metavar="DIR", help="write PNGs here")
     add(
         "--browser",
         type=port,
         nargs="?",
         const=PORT,
         metavar="PORT",
-        help=f"serve the view as a web page, no window (default port: {PORT})",
+        help=f"serve the view as a web page (default port: {PORT})",
     )
-    add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
-    add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
     add_mounting(parser)
     options = parser.parse_args(arguments)
     if options.browser and (options.record or options.output):

@@ -36,6 +36,7 @@ Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on fro
 never stopped. detector/config.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
 shows the curves.
 """
+USUAL = "--resume --from --set --val-split --device"
 
 STREETS_OF_A_SEED = 1_000_000_000  # trainings with other seeds see other streets
 
@@ -62,10 +63,9 @@ def say_once(line: str) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("config", nargs="?", type=config_file, metavar="CONFIG", help="YAML file, see configs/")
-    add("--root", type=Path, required=True, help="folder of the data set")
     add("--output", type=output_path, required=True, help="folder for all that is written")
     add("--resume", action="store_true", help="go on with the training in OUTPUT")
     add(
@@ -84,6 +84,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="values that replace values of CONFIG, e.g. train.lr=0.001",
     )
+    add("--device", help="cpu or cuda; the GPU where there is one")
+    add = parser.add_argument_group("data").add_argument
+    add("--root", type=Path, required=True, help="folder of the data set")
     add("--train-split", metavar="SPLIT", help="default: train")
     add(
         "--streets",
@@ -100,7 +103,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="what millisecond prepare wrote (default: ROOT/millisecond)",
     )
-    add("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
     if options.config is None and options.set and "=" not in options.set[-1]:
         # `--set a=b CONFIG`: the option took it along

@@ -53,6 +53,7 @@ from millisecond.tools.visualizing import (
 EXAMPLE = """examples:
   millisecond visualize --root /data/kitti --frames 000008
   millisecond visualize --root /data/kitti --split val --detections results --order worst
+
   millisecond visualize --root /data/kitti --detections results --pictures sheets --output out
   millisecond visualize scan.bin --detections results
   millisecond visualize --root drive --review labelled
@@ -65,6 +66,7 @@ NAME_camera.png; or what --pictures says. With ground truth and detections, miss
 detections have a cross, by KITTI's rules (docs/visualize.md). A frame that cannot be drawn is
 reported and left out; the exit code is then 2.
 """
+USUAL = "--root --split --frames --detections --weights --no-detections --order --output"
 FOLDER = Path("output/pictures")
 KINDS = ("views", "sheets", "contact")
 CONTACT, COLUMNS = 48, 4  # most frames on a contact sheet, and how many of them side by side
@@ -105,9 +107,10 @@ def overlap(text: str) -> float:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add_source(parser)
+    add = parser.add_argument_group("how it is drawn").add_argument
     add(
         "--classes",
         nargs="+",
@@ -127,6 +130,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
     add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
     add("--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)")
+    add = parser.add_argument_group("what is shown or written").add_argument
     add(
         "--order",
         choices=("given", "worst"),
@@ -159,7 +163,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
     )
-    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
+    source.add_argument("--weights", type=Path, help=WEIGHTS)
     source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
     source.add_argument(
         "--review", type=Path, metavar="DIR", help="decide on the objects that autolabel wrote here"
