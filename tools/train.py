@@ -8,10 +8,13 @@ if __name__ == "__main__":
 import argparse
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+
+from tqdm import tqdm
 
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
@@ -21,7 +24,9 @@ from millisecond.data.simulator.sensors import street_sensor
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
-from millisecond.detector.training.run import build_training
+from millisecond.detector.training.monitor import WIDTH
+from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
+from millisecond.detector.training.run import Training, build_training
 from millisecond.detector.training.trainer import NotFinite
 from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
 
@@ -162,22 +167,35 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         again = "the same command with --resume" + " instead of --from" * bool(options.start)
         print(f"stopped at step {training.state.step}; {again} goes on")
     elif group.first:
-        weights = options.output / "weights.safetensors"
-        print(f"weights: {weights}; best.safetensors beside it {praise(training.state.best)}")
-        command = ["millisecond", "evaluate", weights, "--root", options.root]
-        command += ["--split", options.val_split]
-        print(f"every figure: {shlex.join(map(str, command))}")
+        print(report(training, options))
     return EXIT_CODE.get(stopped_by, 0)
 
 
-def praise(best: float) -> str:
-    """The worth of the weights of the best validation. best: their mean AP."""
-    if best > 0:
-        return f"had the best AP in validation, {best:.1f}"
-    return (
-        "is of the last validation: none found anything (AP 0); see what "
-        "millisecond check says of the data, or train for longer"
-    )
+def report(training: Training, options: argparse.Namespace) -> str:
+    """What was reached and where it lies, and what may come next."""
+    output, config = options.output, training.config
+    outcome = outcome_of(read_records(output / "log.jsonl"))
+    last, best = output / "weights.safetensors", outcome.best
+    took = tqdm.format_interval(outcome.seconds)
+    lines = [f"trained {config.train.epochs} epochs, {training.state.step} steps, in {took}"]
+    if best is not None and best.mean > 0:
+        lines[0] += f": the best AP in validation was {best.mean:.1f}, after epoch {best.epoch}"
+    lines += ["", *table(outcome), f"weights: {last}, after the last epoch"]
+    if best is not None:
+        lines.append(f"         {output / 'best.safetensors'}, after epoch {best.epoch}")
+    data, results = ["--root", options.root, "--split", options.val_split], output / "results"
+    page = output / "report.html"
+    lines += ["", "next:"]
+    for command in (
+        ["evaluate", last, *data, "--output", results],
+        ["report", results, *data, "--output", page],
+        ["visualize", *data, "--weights", last, "--order", "worst"],
+    ):
+        lines.append(f"  millisecond {shlex.join(map(str, command))}")
+    tips = advice(outcome, config)
+    lines += ["", "what to try:"] * bool(tips)
+    lines += [textwrap.fill(f"- {tip}", WIDTH, subsequent_indent="  ") for tip in tips]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
