@@ -19,12 +19,12 @@ from tqdm import tqdm
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
+from millisecond.data.metric.kitti import WIDTH
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.data.simulator.sensors import street_sensor
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
-from millisecond.detector.training.monitor import WIDTH
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 from millisecond.detector.training.run import Training, build_training
 from millisecond.detector.training.trainer import NotFinite

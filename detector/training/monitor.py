@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from millisecond.data.files import write_lines
 from millisecond.data.frame import Batch
+from millisecond.data.metric.kitti import WIDTH
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.style import Palette, Shown
 from millisecond.detector.draw.view import View
@@ -51,7 +52,6 @@ def draw_first_frames(
 
 
 LEVELS = ("easy", "moderate", "hard")
-WIDTH = 100  # columns of a line for the user
 
 
 def board_layout(classes: Sequence[str]) -> dict[str, dict[str, list]]:
