@@ -35,7 +35,7 @@ from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
-from millisecond.detector.draw.window import SCREENSHOT, TRACK_KEYS, Window, WindowUnavailable
+from millisecond.detector.draw.window import SCREENSHOT, Window, WindowUnavailable, keys_for
 from millisecond.detector.following import (
     LiveDetection,
     LiveFrame,
@@ -70,6 +70,7 @@ display the pictures become numbered PNGs, which replace the PNGs of an earlier 
 """
 USUAL = "--weights --device --score --loop --frames --record --output --browser"
 FOLDER = Path("output/film")
+KEYS = ("demo", "visualize, demo")  # of draw.window
 SCREENSHOTS = Path("output/screenshots")
 INSET = (540, 300)  # pixels, the largest width and height of the camera's image
 SPEEDS = (0.125, 8.0)  # times the sensor's
@@ -180,7 +181,7 @@ def open_place(
         return MessageRecorder(file, Palette(config.class_names))
     if not (options.record or folder):
         try:
-            return stack.enter_context(Window(keys_for(config.class_names)))
+            return stack.enter_context(Window(keys_for(config.class_names, *KEYS)))
         except WindowUnavailable as error:
             print(f"note: {error}; writing PNGs", file=sys.stderr)
             folder = FOLDER
@@ -255,21 +256,6 @@ class LiveView:
                 self._statistics.troubles += 1
                 self.report(Trouble(str(error)))
             return None
-
-
-def keys_for(classes: Sequence[str]) -> dict[str, str]:
-    """The keys and what they do, for the window's list."""
-    shown = classes[:9]
-    numbers = f"1 to {len(shown)}" if len(shown) > 1 else "1"
-    return {
-        "space": "pause, go on",
-        "right": "one scan on, in a pause",
-        "[, ]": "slower, faster",
-        "up, down": "least score that is shown: more, less",
-        numbers: f"{', '.join(shown)} off, on",
-        **TRACK_KEYS,
-        SCREENSHOT: "screenshot",
-    }
 
 
 class Player:

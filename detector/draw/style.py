@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +85,17 @@ class BoxSet(NamedTuple):
     def verdict(self, i: int) -> str:
         """Of a box; empty where errors are not judged."""
         return self.verdicts[i] if self.verdicts else ""
+
+    def without(self, names: Collection[str]) -> BoxSet:
+        """The boxes of all other types."""
+        kept = [i for i, name in enumerate(self.names) if name not in names]
+        columns = (
+            column[kept]
+            if isinstance(column, np.ndarray)
+            else column and tuple(column[i] for i in kept)
+            for column in self[:-1]
+        )
+        return BoxSet(*columns, by_error=self.by_error)
 
     def judged(
         self,
