@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ImageDraw
@@ -89,13 +89,13 @@ class BoxSet(NamedTuple):
     def without(self, names: Collection[str]) -> BoxSet:
         """The boxes of all other types."""
         kept = [i for i, name in enumerate(self.names) if name not in names]
-        columns = (
-            column[kept]
-            if isinstance(column, np.ndarray)
-            else column and tuple(column[i] for i in kept)
-            for column in self[:-1]
-        )
-        return BoxSet(*columns, by_error=self.by_error)
+
+        def chosen(column: Any) -> Any:
+            if isinstance(column, np.ndarray):
+                return column[kept]
+            return column and tuple(column[i] for i in kept)
+
+        return BoxSet._make([*map(chosen, self[:-1]), self.by_error])
 
     def judged(
         self,
