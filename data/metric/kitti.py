@@ -134,7 +134,7 @@ def _score(
 
 
 LEVELS = ("easy", "mod.", "hard")
-WIDTH = 100  # columns of what is printed
+WIDTH = 100  # columns of a printed line
 HEADER = (
     f"{'':9}{'AP R40 (ground truths)':<45}{'AP R11':<23}{'recall':<13}precision\n"
     f"{'':9}{''.join(f'{level:<15}' for level in LEVELS)}"

@@ -34,7 +34,7 @@ class Validated(NamedTuple):
         return float(np.mean([*self.ap.values()])) if self.ap else 0.0
 
 
-class Outcome(NamedTuple):
+class TrainingOutcome(NamedTuple):
     """What the log of a training tells."""
 
     steps: int
@@ -64,7 +64,7 @@ def read_records(log: Path) -> list[dict[str, Any]]:
     return [one for one in records if isinstance(one, dict) and isinstance(one.get("step"), int)]
 
 
-def outcome_of(records: Iterable[Mapping[str, Any]]) -> Outcome:
+def outcome_of(records: Iterable[Mapping[str, Any]]) -> TrainingOutcome:
     """records: of `read_records`, in their order."""
     whole = [one for one in records if "epoch" in one]
     validations, losses, waited = [], [], []
@@ -78,7 +78,9 @@ def outcome_of(records: Iterable[Mapping[str, Any]]) -> Outcome:
             losses.append((one["epoch"], one["train/total"]))
             waited.append(one["speed/share of waiting for data"])
     steps, seconds = (whole[-1][key] if whole else 0 for key in ("step", "seconds"))
-    return Outcome(steps, seconds, validations, losses, float(np.mean(waited)) if waited else 0.0)
+    return TrainingOutcome(
+        steps, seconds, validations, losses, float(np.mean(waited)) if waited else 0.0
+    )
 
 
 def _classes(record: Mapping[str, Any]) -> list[str]:
@@ -87,7 +89,7 @@ def _classes(record: Mapping[str, Any]) -> list[str]:
     return [match[1] for match in found if match and record[match[0]] is not None]
 
 
-def table(outcome: Outcome) -> list[str]:
+def table(outcome: TrainingOutcome) -> list[str]:
     """Lines: the best AP of each class, after which epoch it was, and the last AP."""
     if not outcome.validations:
         return []
@@ -104,8 +106,8 @@ def table(outcome: Outcome) -> list[str]:
     return lines
 
 
-def advice(outcome: Outcome, config: Config) -> list[str]:
-    """A line for each thing to try of which the numbers say that it helps."""
+def advice(outcome: TrainingOutcome, config: Config) -> list[str]:
+    """What to try where the numbers say that it helps, a line each."""
     lines, best = [], outcome.best
     if best is not None and best.mean == 0:
         lines.append(
@@ -123,7 +125,7 @@ def advice(outcome: Outcome, config: Config) -> list[str]:
     return lines
 
 
-def _of_length(outcome: Outcome, best: Validated, epochs: int) -> list[str]:
+def _of_length(outcome: TrainingOutcome, best: Validated, epochs: int) -> list[str]:
     """Of the number of epochs."""
     last = outcome.validations[-1]
     if best is last and len(outcome.validations) > 1:

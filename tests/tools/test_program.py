@@ -115,7 +115,7 @@ def helps(capsys, *words: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_help_fits_a_screen_and_help_all_has_every_option(path, monkeypatch, capsys):
-    """30 lines of 100 columns, of which the prompt takes one."""
+    """30 lines of 100 columns; the prompt takes one of them."""
     monkeypatch.setenv("COLUMNS", "100")
     for line, parser in __main__._below(path.stem, __main__._parser(path.stem)):
         short, whole = helps(capsys, *line.split()).values()
