@@ -110,7 +110,9 @@ class Monitor:
         line |= {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._write(self._append, step, json.dumps(line), values)
         if "train/total" in values:
-            self._bar.set_postfix_str(f"loss {values['train/total']:.3f}", refresh=False)
+            epoch = min(int(step / self._epoch) + 1, self._epochs)
+            told = f"epoch {epoch}/{self._epochs}, loss {values['train/total']:.3f}"
+            self._bar.set_postfix_str(told, refresh=False)
 
     def scores(self, step: int, scores: Scores, best: float) -> None:
         """Losses and every AP of a validation; a line of them with the best mean AP so far."""
