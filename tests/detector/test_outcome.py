@@ -1,13 +1,16 @@
 """What a training says at its end: read from a log, here of made-up numbers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from millisecond.detector.config import load_config
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 
-CONFIG = load_config("configs/second_kitti.yaml")  # 80 epochs, 4 workers; a car needs 0.6
+CONFIG = load_config(
+    Path(__file__).parents[2] / "configs/second_kitti.yaml"
+)  # 80 epochs, 4 workers; a car needs 0.6
 
 
 def log(aps, losses, recall=0.9, waited=0.01) -> list[dict]:
