@@ -28,7 +28,15 @@ from millisecond.detector.training.distributed import EXIT_CODE, Processes, firs
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 from millisecond.detector.training.run import Training, build_training
 from millisecond.detector.training.trainer import NotFinite
-from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
+from millisecond.tools.program import (
+    CURVES,
+    config_file,
+    dataset_for,
+    number,
+    output_path,
+    parser_of,
+    run,
+)
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -38,11 +46,12 @@ EXAMPLE = """examples:
   millisecond train mine.yaml --root mine --output output/mine --from weights.safetensors
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
-never stopped. detector/config.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
-shows the curves.
+never stopped. detector/config.py explains the keys of CONFIG. A training ends with what was
+reached, where weights and curves are, and what may come next.
 """
 USUAL = "--resume --from --set --val-split --device"
 
+CONTINUED = " \\\n      "  # between the options of a command that is too long for a line
 STREETS_OF_A_SEED = 1_000_000_000  # trainings with other seeds see other streets
 
 
@@ -177,21 +186,24 @@ def report(training: Training, options: argparse.Namespace) -> str:
     outcome = outcome_of(read_records(output / "log.jsonl"))
     last, best = output / "weights.safetensors", outcome.best
     took = tqdm.format_interval(outcome.seconds)
-    lines = [f"trained {config.train.epochs} epochs, {training.state.step} steps, in {took}"]
+    epochs = f"{config.train.epochs} epoch{'s' * (config.train.epochs > 1)}"
+    lines = [f"trained {epochs}, {training.state.step} steps, in {took}"]
     if best is not None and best.mean > 0:
         lines[0] += f": the best AP in validation was {best.mean:.1f}, after epoch {best.epoch}"
-    lines += ["", *table(outcome), f"weights: {last}, after the last epoch"]
+    lines += ["", *table(outcome), "", f"weights: {last}, after the last epoch"]
     if best is not None:
         lines.append(f"         {output / 'best.safetensors'}, after epoch {best.epoch}")
-    data, results = ["--root", options.root, "--split", options.val_split], output / "results"
-    page = output / "report.html"
+    lines.append(f"curves:  tensorboard --logdir {shlex.quote(str(output))}, then open {CURVES}")
+    data, results = [["--root", options.root], ["--split", options.val_split]], output / "results"
     lines += ["", "next:"]
     for command in (
-        ["evaluate", last, *data, "--output", results],
-        ["report", results, *data, "--output", page],
-        ["visualize", *data, "--weights", last, "--order", "worst"],
+        [["evaluate", last], *data, ["--output", results]],
+        [["report", results], *data, ["--output", output / "report.html"]],
+        [["visualize"], *data, ["--weights", last], ["--order", "worst"]],
     ):
-        lines.append(f"  millisecond {shlex.join(map(str, command))}")
+        parts = [shlex.join(map(str, words)) for words in command]
+        line = f"  millisecond {' '.join(parts)}"
+        lines.append(line if len(line) <= WIDTH else f"  millisecond {CONTINUED.join(parts)}")
     tips = advice(outcome, config)
     lines += ["", "what to try:"] * bool(tips)
     lines += [textwrap.fill(f"- {tip}", WIDTH, subsequent_indent="  ") for tip in tips]

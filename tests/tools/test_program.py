@@ -74,7 +74,7 @@ OF_OTHERS = {  # options of other programs that a help names
     # of detect, evaluate_tracks and visualize
     "autolabel": {"--track", "--root", "--overlap", "--review"},
     "evaluate_tracks": {"--weights", "--track", "--output"},  # of detect
-    "train": {"--logdir", "--nproc-per-node"},  # of tensorboard and torchrun
+    "train": {"--nproc-per-node"},  # of torchrun
 }
 
 

@@ -214,7 +214,8 @@ def test_a_training_ends_with_what_was_reached_and_what_comes_next(
     output = tmp_path / "out"
     copytree(uninterrupted, output)
     assert main(arguments(minute, output, "--resume")) == 0
-    lines = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    lines = out.replace(" \\\n", " ").splitlines()
     assert re.fullmatch(r"trained 5 epochs, 20 steps, in \d\d:\d\d.*", lines[0])
     validations = [line for line in read_log(output) if "validation/total" in line]
     epochs = {0.4: 2, 0.8: 4, 1.0: 5}  # of the share of the steps
