@@ -79,9 +79,10 @@ class ProgramParser(argparse.ArgumentParser):
             formatter.add_arguments([one for one in group._group_actions if self._is_usual(one)])
             formatter.end_section()
         others = sum(not (self._is_usual(one) or _is_help(one)) for one in self._actions)
+        head = f"{self.format_usage()}\n{formatter.format_help()}".rstrip()
         rest = (self.epilog or "").rstrip().split("\n\n")
         for room in range(len(rest), 0, -1):  # the examples are always there
-            parts = [f"{self.format_usage()}\n{formatter.format_help()}".rstrip(), *rest[:room]]
+            parts = [head, *rest[:room]]
             if others:
                 parts.append(f"--help-all shows the other {others} options")
             elif room < len(rest):
