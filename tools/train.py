@@ -11,10 +11,9 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-
-from tqdm import tqdm
 
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
@@ -185,7 +184,7 @@ def report(training: Training, options: argparse.Namespace) -> str:
     output, config = options.output, training.config
     outcome = outcome_of(read_records(output / "log.jsonl"))
     last, best = output / "weights.safetensors", outcome.best
-    took = tqdm.format_interval(outcome.seconds)
+    took = timedelta(seconds=round(outcome.seconds))
     epochs = f"{config.train.epochs} epoch{'s' * (config.train.epochs > 1)}"
     lines = [f"trained {epochs}, {training.state.step} steps, in {took}"]
     if best is not None and best.mean > 0:

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,7 +130,7 @@ class Monitor:
         )
         found = f"AP {found}; best mean {best:.1f}" if found else "no class with an AP"
         when = f"epoch {round(step / self._epoch)} of {self._epochs}"
-        when += f", {tqdm.format_interval(self._seconds())}"
+        when += f", {timedelta(seconds=round(self._seconds()))}"
         line = f"{when}: validation loss {scores.losses['total']:.3f}, {found}"
         say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
 

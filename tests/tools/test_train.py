@@ -201,7 +201,7 @@ def test_a_validation_is_one_line(minute, tmp_path, capsys):
     told = [line for line in captured.err.splitlines() if "validation loss" in line]
     when = [line.split("\r")[-1].partition(": validation")[0].split(", ") for line in told]
     assert [epoch for epoch, _ in when] == ["epoch 2 of 3", "epoch 3 of 3"]
-    assert all(re.fullmatch(r"\d\d:\d\d", time) for _, time in when)
+    assert all(re.fullmatch(r"0:\d\d:\d\d", time) for _, time in when)
     assert all("Car" in line and "Cyclist" in line and "best mean" in line for line in told)
     first = next(line for line in read_log(tmp_path) if "train/total" in line)
     assert (first["step"], first["epoch"]) == (1, 0.25)
@@ -216,7 +216,7 @@ def test_a_training_ends_with_what_was_reached_and_what_comes_next(
     assert main(arguments(minute, output, "--resume")) == 0
     out = capsys.readouterr().out
     lines = out.replace(" \\\n", " ").splitlines()
-    assert re.fullmatch(r"trained 5 epochs, 20 steps, in \d\d:\d\d.*", lines[0])
+    assert re.fullmatch(r"trained 5 epochs, 20 steps, in 0:\d\d:\d\d.*", lines[0])
     validations = [line for line in read_log(output) if "validation/total" in line]
     epochs = {0.4: 2, 0.8: 4, 1.0: 5}  # of the share of the steps
     for name in ("Car", "Cyclist"):
