@@ -85,6 +85,11 @@ def test_every_key_of_a_window_is_listed_and_has_one_meaning():
     listed = re.findall(r"^\| `(.+?)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
     rows = [(key, does, at) for at, own in KEYS.items() for key, does in own.items()]
     assert listed == rows
+    review = (
+        (ROOT / "docs" / "autolabel.md").read_text(encoding="utf-8").partition("| key | |\n")[2]
+    )
+    told = [row.split(" | ")[0] for row in review.partition("\n\n")[0].splitlines()[1:]]
+    assert [keys.strip("| ").replace("`", "") for keys in told] == list(KEYS["review"])
     by_key: dict[str, dict[str, str]] = {}
     for key, does, at in rows:
         for program in at.partition(", ranked")[0].partition(", judged")[0].split(", "):
