@@ -30,6 +30,7 @@ from millisecond.detector.models.sparse_encoder import STRIDE
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
+BOTTOM_TOLERANCE = 0.25  # of an anchor's height, between its bottom and the boxes'
 FAR_OFF = 3.0  # times an anchor's side: no object of that class, or not metres
 OUTSIDE_TOLERANCE = 0.05  # share of boxes whose centre is out of range
 RECALL_WISHED = 0.8  # share of boxes that an anchor of the same class matches
@@ -146,17 +147,13 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
             "boxes stand beside their points, calibration, unit, axes or height of the boxes are "
             "wrong"
         )
+    lines += _bottom_advice(kind, check)
     if len(check.overlap) < MIN_BOXES:
         return lines
     size = np.array(kind.size)
     off = [np.abs(value - size) > SIZE_TOLERANCE * size for value in (check.size, check.usual)]
     if all(far.any() for far in off):
         lines.append(f"{key}.size: {_list(size)} -> {_list(check.size)}, the mean of the boxes")
-    if abs(check.bottom - kind.bottom) > kind.size[2] / 2:
-        lines.append(
-            f"{key}.bottom: {kind.bottom:g} -> {check.bottom:.2f}, the median of the boxes "
-            "(a network that is trained already must keep its own)"
-        )
     if check.recall < RECALL_WISHED:
         matched = reachable(check.overlap)
         unmatched = max(matched - (kind.matched - kind.unmatched), 0)
@@ -172,6 +169,20 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
         elif kind.matched <= LEAST_MATCHED:
             lines.append(f"grid.voxel_size: is too coarse for {kind.name}; {only}")
     return lines
+
+
+def _bottom_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
+    """Of few boxes too: they all stand on the ground."""
+    above = kind.bottom - check.bottom
+    if not abs(above) > BOTTOM_TOLERANCE * kind.size[2]:  # NaN without boxes
+        return []
+    place = f"float {above:.2f} m above" if above > 0 else f"lie {-above:.2f} m below"
+    boxes, recall = f"boxes' bottoms (median of {len(check.overlap)})", f"{check.recall:.0%}"
+    return [
+        f"classes.{kind.name}.bottom: {kind.bottom:g} -> {check.bottom:.2f}; anchors {place} the "
+        f"{boxes}, their recall is {recall} at an overlap of {kind.matched:g} (a trained network "
+        "must keep its own)"
+    ]
 
 
 def _size_advice(kind: ClassConfig, found: Survey) -> list[str]:

@@ -53,19 +53,11 @@ WORKING = {  # modules that programs import for their work alone, by the package
 COMMANDS = [command for group in GROUPS.values() for command in group]
 PAGE = """\
 millisecond finds cars, pedestrians and cyclists as 3-D boxes in LiDAR scans.
-
 usage: millisecond COMMAND ...      millisecond COMMAND --help shows examples
+start: millisecond tour --output out; millisecond detect scans --output results
 
-Start with one of:
-  millisecond tour --output out         all of it, on a simulated drive
-  millisecond demo street:7             a simulated street, live
-  millisecond detect scans --output results
-                                        your scans: .bin, .npy, .pcd, .ply
 {programs}
-
-Completion of commands, options and files, once for bash (or zsh, in ~/.zshrc):
-  millisecond completion bash > ~/.millisecond.bash
-  echo "source ~/.millisecond.bash" >> ~/.bashrc"""
+completion: millisecond completion bash > ~/.millisecond.bash; source it"""
 BASH = """_millisecond() {{
   local choices="" flags="" before="${{COMP_WORDS[*]:1:$((COMP_CWORD-1))}}"
   case "$before " in
@@ -90,7 +82,7 @@ def page() -> str:
     """What `millisecond` prints alone: first steps, then the programs by reader."""
     lines = []
     for reader, commands in GROUPS.items():
-        lines += ["", f"{reader}:", *(f"  {name:<18}{text}" for name, text in commands.items())]
+        lines += [f"{reader}:", *(f"  {name:<18}{text}" for name, text in commands.items())]
     return PAGE.format(programs="\n".join(lines))
 
 
@@ -164,7 +156,7 @@ def main() -> int:
         print(f"error: {command}: not a command of millisecond; there are {known}", file=sys.stderr)
         return 2
     program.begin()
-    if {"-h", "--help"} & {*arguments}:
+    if {"-h", "--help", "--help-all"} & {*arguments}:
         _do_without()
     sys.argv = [f"millisecond {command}", *arguments]
     return _program(command)()

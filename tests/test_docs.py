@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs import api
+from millisecond.detector.draw.window import KEYS, names_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -77,6 +78,27 @@ def test_the_examples_of_the_operators_run(capsys, page, printed):
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(example, {})
     assert capsys.readouterr().out == printed
+
+
+def test_every_key_of_a_window_is_listed_and_has_one_meaning():
+    page = (ROOT / "docs" / "visualize.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(.+?)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
+    rows = [(key, does, at) for at, own in KEYS.items() for key, does in own.items()]
+    assert listed == rows
+    review = (
+        (ROOT / "docs" / "autolabel.md").read_text(encoding="utf-8").partition("| key | |\n")[2]
+    )
+    told = [row.split(" | ")[0] for row in review.partition("\n\n")[0].splitlines()[1:]]
+    assert [keys.strip("| ").replace("`", "") for keys in told] == list(KEYS["review"])
+    by_key: dict[str, dict[str, str]] = {}
+    for key, does, at in rows:
+        for program in at.partition(", ranked")[0].partition(", judged")[0].split(", "):
+            own = by_key.setdefault(program, {})
+            for name in names_of(key)[: 1 if "enter" in key else None]:  # it begins a number
+                assert own.setdefault(name, does) == does, name
+    for program in ("visualize", "review", "demo"):
+        assert not by_key["all"].keys() & by_key[program].keys()
+    assert by_key["visualize"]["1"] == by_key["demo"]["1"]
 
 
 def test_the_api_page_is_that_of_the_docstrings():

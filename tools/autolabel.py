@@ -69,6 +69,7 @@ doubtful first. `millisecond visualize --root DRIVE --review OUTPUT` shows them 
 accept, reject, another class, turned round. The next run keeps these, and label files that were
 corrected by hand. docs/autolabel.md says more.
 """
+USUAL = "--weights --format --rate --device"
 BEGINNING = 2.0  # seconds that tell how fast the car is at first
 TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
@@ -78,7 +79,7 @@ LIST = "objects.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("drive", type=Path, help="folder of the data set, or NAME.jsonl")
     add("--output", type=output_path, required=True, help="folder to write to")

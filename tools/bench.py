@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millisecond.tools.program import CONFIG, number, output_path, run
+from millisecond.tools.program import CONFIG, number, output_path, parser_of, run
 
 if TYPE_CHECKING:
     from millisecond.detector.config import Config
@@ -53,7 +53,7 @@ def _example(command: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=_example("ops"))
+    parser = parser_of(__doc__, _example("ops"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, purpose: str) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from millisecond.data.checks.survey import Survey, survey, voxels_of
 from millisecond.data.datasets import Dataset, is_folder, open_dataset
 from millisecond.data.files import make_folder, write_text
 from millisecond.data.kitti.layout import read_split
+from millisecond.data.metric.kitti import WIDTH
 from millisecond.detector.config import Config, load_config, parse_config
 from millisecond.detector.config_check import advice, check_class
 from millisecond.detector.config_choice import choose_config, config_text, with_voxels
@@ -101,13 +103,17 @@ def check(options: argparse.Namespace) -> None:
         config.ground_z,
     )
     require_readable(found)
+    lines = advice(config, found)
+    things = f"{len(lines)} things" if len(lines) > 1 else "1 thing" if lines else "nothing"
+    file = options.write_config or options.config
+    print(f"{things} to change in {file.name}, or in the data\n")
     print_frames(found, config)
     print_classes(found, config)
     save_png(picture, draw_object_sheet(portraits(dataset, found, config)))
-    lines = advice(config, found)
-    print("\nwhat to change:" if lines else "\nnothing to change")
+    if lines:
+        print("\nwhat to change:")
     for line in lines:
-        print(f"- {line}")
+        print(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  ", break_long_words=False))
     print(f"\nobjects from above and from the side: {picture}")
     if options.write_config is not None:
         print(f"configuration: {options.write_config}")
@@ -187,13 +193,15 @@ def print_frames(found: Survey, config: Config) -> None:
 def print_classes(found: Survey, config: Config) -> None:
     """The boxes of each class of the configuration, beside its anchor."""
     few = f"<{config.augment.min_points} points"
+    wide = max(16, *(len(kind.name) + 1 for kind in config.classes))
     print(
-        f"\n{'class':<16}{'boxes':>7}{'outside':>9}{'empty':>7}{few:>12}"
+        f"\n{'class':<{wide}}{'boxes':>7}{'outside':>9}{'empty':>7}{few:>12}"
         f"{'best IoU':>10}{'recall':>8}"
     )
     for number, kind in enumerate(config.classes):
         check = check_class(found, config, number)
-        row = f"{kind.name:<16}{check.boxes:>7}{check.outside:>9}{check.empty:>7}{check.sparse:>12}"
+        row = f"{kind.name:<{wide}}{check.boxes:>7}{check.outside:>9}{check.empty:>7}"
+        row += f"{check.sparse:>12}"
         anchor = ", ".join(f"{side:g}" for side in kind.size)
         if not len(check.overlap):
             print(f"{row}{'none in range':>18}\n  anchor {anchor}")

@@ -8,6 +8,7 @@ if __name__ == "__main__":
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from millisecond.data.files import make_folder, write_json
 from millisecond.data.formats.clouds import find_scans, read_scan
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.metric.kitti import WIDTH
 from millisecond.data.simulator import simulate
 from millisecond.data.simulator.sensors import Sensor, find_sensor, sensor_names
 from millisecond.detector.config import load_config
@@ -48,13 +50,14 @@ A set is a KITTI data set, a folder of .bin or .npy scans (without labels), or s
 streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marked. --shift-z and
 --turn move scans in files, not streets.
 """
+USUAL = "--sensor --split --every"
 WITHIN = (0.8, 1.2)
 PAIRS = 4  # scans of each set on the sheet
 Open = Callable[[], Frame]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("sets", nargs=2, metavar="SET", help="A and B")
     add(
@@ -92,11 +95,11 @@ def compare_sets(options: argparse.Namespace) -> None:
         for name, frames in zip(options.sets, sets, strict=True)
     )
     rows, verdict = compare(a, b), tell_apart(a, b)
-    print("\n".join(table(rows)))
     print("\n".join(judgement(rows, verdict, len(a), len(b))))
+    print("\n".join(table(rows)))
     write_json(options.output / "comparison.json", figures(options.sets, rows, verdict))
     save_png(sheet, draw_scan_sheet(tuple(options.sets), [*pairs(*sets)]))
-    print(f"written: {options.output}/comparison.json, {sheet}")
+    print(f"\nwritten: {options.output}/comparison.json, {sheet}")
 
 
 def open_set(
@@ -149,11 +152,12 @@ def judgement(rows: Sequence[FigureRow], verdict: Verdict, a: int, b: int) -> It
     counted = [row for row in rows if row.table in ("rings", "beams", "heights", "voxels")]
     counted = [row for row in counted if max(row.a, row.b) >= 1]
     close = sum(map(_close, counted))
-    yield f"\nscans: {a} and {b}; counts within 20 %: {close} of {len(counted)}"
+    yield f"scans: {a} and {b}; counts within 20 %: {close} of {len(counted)}"
     accuracy = verdict.accuracy
     told = "too few scans to train it" if np.isnan(accuracy) else f"{accuracy:.0%} of the scans"
     yield f"a classifier tells apart: {told} (50 % is guessing)"
-    yield f"what differs most: {', '.join(verdict.telling)}"
+    most = f"what differs most: {', '.join(verdict.telling)}"
+    yield textwrap.fill(most, WIDTH, subsequent_indent="  ")
 
 
 def _close(row: FigureRow) -> bool:

@@ -35,7 +35,7 @@ from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
-from millisecond.detector.draw.window import SCREENSHOT, TRACK_KEYS, Window, WindowUnavailable
+from millisecond.detector.draw.window import SCREENSHOT, Window, WindowUnavailable, keys_for
 from millisecond.detector.following import (
     LiveDetection,
     LiveFrame,
@@ -68,7 +68,9 @@ is the time from points on the host to boxes on the host. What cannot be read is
 out; the exit code is then 2. Ctrl-C ends with a summary. In the window, h shows all keys. Without a
 display the pictures become numbered PNGs, which replace the PNGs of an earlier film in the folder.
 """
+USUAL = "--weights --device --score --loop --frames --record --output --browser"
 FOLDER = Path("output/film")
+KEYS = ("demo", "visualize, demo")  # of draw.window
 SCREENSHOTS = Path("output/screenshots")
 INSET = (540, 300)  # pixels, the largest width and height of the camera's image
 SPEEDS = (0.125, 8.0)  # times the sensor's
@@ -78,7 +80,7 @@ WAIT = 0.1  # seconds for a frame that is recorded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
     add("--weights", type=Path, help=WEIGHTS)
@@ -91,26 +93,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=0.3,
         help="least score that is shown at first (default: %(default)s)",
     )
+    add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
+    add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
+    add = parser.add_argument_group("how it is played").add_argument
     add("--fast", action="store_true", help="as fast as it goes, not at the sensor's pace")
     add("--loop", action="store_true", help="play a recording again and again")
     add("--frames", type=number, metavar="N", help="end after so many frames")
+    add = parser.add_argument_group("where it is shown, if not in a window").add_argument
     add(
         "--record",
         type=output_path,
         metavar="FILE",
-        help="write a film (.mp4) or a recording of ROS 2 (.mcap), no window",
+        help="write a film (.mp4) or a recording of ROS 2 (.mcap)",
     )
-    add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
+    add("--output", type=output_path, metavar="DIR", help="write PNGs here")
     add(
         "--browser",
         type=port,
         nargs="?",
         const=PORT,
         metavar="PORT",
-        help=f"serve the view as a web page, no window (default port: {PORT})",
+        help=f"serve the view as a web page (default port: {PORT})",
     )
-    add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
-    add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
     add_mounting(parser)
     options = parser.parse_args(arguments)
     if options.browser and (options.record or options.output):
@@ -177,7 +181,7 @@ def open_place(
         return MessageRecorder(file, Palette(config.class_names))
     if not (options.record or folder):
         try:
-            return stack.enter_context(Window(keys_for(config.class_names)))
+            return stack.enter_context(Window(keys_for(config.class_names, *KEYS)))
         except WindowUnavailable as error:
             print(f"note: {error}; writing PNGs", file=sys.stderr)
             folder = FOLDER
@@ -252,21 +256,6 @@ class LiveView:
                 self._statistics.troubles += 1
                 self.report(Trouble(str(error)))
             return None
-
-
-def keys_for(classes: Sequence[str]) -> dict[str, str]:
-    """The keys and what they do, for the window's list."""
-    shown = classes[:9]
-    numbers = f"1 to {len(shown)}" if len(shown) > 1 else "1"
-    return {
-        "space": "pause, go on",
-        "right": "one scan on, in a pause",
-        "[, ]": "slower, faster",
-        "up, down": "least score that is shown: more, less",
-        numbers: f"{', '.join(shown)} off, on",
-        **TRACK_KEYS,
-        SCREENSHOT: "screenshot",
-    }
 
 
 class Player:

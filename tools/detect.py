@@ -120,6 +120,7 @@ With --track the files are one recording, in the order of their names. The boxes
 of tracks, with their ids, velocities (metres per second along x and y of the scan) and ages
 (scans).
 """
+USUAL = "--weights --device --score --calib --format --track --resume"
 NOTHING_SEEN = Note(
     "camera",
     "no point is in the camera's picture; does the calibration belong to this scan's camera?",
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("input", nargs="+", help="scans, folders, drives, bags, packets, patterns, lists")
     add("--weights", type=Path, help=WEIGHTS)
@@ -148,15 +149,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=output_name,
         required=True,
         help="folder, FILE.parquet (also by URI), or FILE.mcap",
-    )
-    add("--resume", action="store_true", help="go on with a run that was stopped")
-    add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
-    add(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="HOST:PORT",
-        help="detect on all GPUs of a cluster of Ray (default: of this machine)",
     )
     add("--config", type=Path, help=COLUMN_CONFIG)
     add("--calib", type=Path, help="KITTI calibration file, or folder of them")
@@ -169,12 +161,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of the files (default: json)",
     )
     add("--score", type=share, default=0.0, help="least score that is written (default: all)")
+    add = parser.add_argument_group("tracks").add_argument
     add("--track", action="store_true", help="follow objects from scan to scan")
     add("--rate", type=rate, help=f"with --track: scans per second (default: {RATE:g})")
     add(
         "--ego",
         action="store_true",
         help="with --track: take the car's own motion into account, from its scans (KISS-ICP)",
+    )
+    add = parser.add_argument_group("many scans, many machines").add_argument
+    add("--resume", action="store_true", help="go on with a run that was stopped")
+    add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
+    add(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="detect on all GPUs of a cluster of Ray (default: of this machine)",
     )
     add_mounting(parser)
     options = parser.parse_args(arguments)

@@ -80,11 +80,12 @@ from millisecond.tools.program import (
 
 EXAMPLE = """example:
   millisecond evaluate weights.safetensors --root kitti --split val --output results
-  millisecond evaluate --detections results --labels kitti/training/label_2 \\
-      --split kitti/ImageSets/val.txt --json ap.json
+  millisecond evaluate --detections results --root mine --split val
   millisecond evaluate weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \\
       --rings 20 40 --curves curves.png
-  millisecond evaluate --detections results --root mine --split val
+
+  millisecond evaluate --detections results --labels kitti/training/label_2 \\
+      --split kitti/ImageSets/val.txt --json ap.json
   millisecond evaluate --benchmark nuscenes --root /data/nuscenes --detections results \\
       --output submission.json
 
@@ -93,6 +94,7 @@ scored in the LiDAR frame, as --metric lidar does it for KITTI's data too; docs/
 explains the figures. AP is in percent. A class with fewer than 41 objects cannot reach 100 by
 KITTI's rules; the table marks it.
 """
+USUAL = "--root --detections --split --json --overlap --report"
 TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 RECALL, PRECISION = (
     Scale("recall, at the places of AP R40", 0, 1.02, TICKS),
@@ -109,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add_input(parser)
     add = parser.add_argument
     add(
@@ -139,13 +141,14 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     add(
         "--detections",
         type=Path,
+        metavar="DIR",
         help="folder of result files, or .parquet; with --labels, of KITTI's",
     )
     add("--labels", type=Path, help="folder of KITTI label files")
     add(
         "--split",
-        help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
-        "id per line, or all (default: val with --root, all label files with --labels)",
+        help="frames: a name in ImageSets of ROOT or beside LABELS, a file with an id per line, or "
+        "all (default: val; with --labels all)",
     )
     add(
         "--metric",

@@ -55,6 +55,7 @@ tracker alone.
 A box matches an object of its class from an IoU of the volumes on. MOTP is the mean IoU of the
 matches. MOTA, MOTP and IDF1 are in percent.
 """
+USUAL = "--classes --overlap --ego --json"
 SEEDS = range(10)
 MISSED, FLIPPED = 0.1, 0.1  # shares of disturbed labels
 NOISE = np.array([0.15, 0.15, 0.1, 0.1])  # deviations of x, y, z, yaw in metres and radians
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("results", nargs="?", type=Path, help="folder of results, or a .parquet file")
     add("--root", type=Path, required=True, help="folder of the drive, or NAME.jsonl")

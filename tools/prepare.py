@@ -112,16 +112,17 @@ def print_summary(database: GroundTruthDatabase) -> None:
     """Objects and points of each class; by KITTI's difficulty where there are several."""
     graded = bool(database.difficulty.any())
     head = f"{'easy':>8}{'moderate':>10}{'hard':>8}{'none':>8}" if graded else ""
-    print(f"{'class':<16}{'objects':>9}{head}  points")
+    wide = max(16, *(len(name) + 1 for name in database.names), 0)
+    print(f"{'class':<{wide}}{'objects':>9}{head}  points")
     for name, number in Counter(database.names.tolist()).most_common():
         rows = database.names == name
         counts = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
         middle = np.median(database.counts[rows])
         levels = "{:>8}{:>10}{:>8}{:>8}".format(*counts) if graded else ""
-        print(f"{name:<16}{number:>9}{levels}  {middle:.0f} (median)")
+        print(f"{name:<{wide}}{number:>9}{levels}  {middle:.0f} (median)")
     if (database.difficulty < 0).any():
         print(
-            "none: never pasted by training; largely occluded or truncated, or the box in the "
+            "none: never pasted by training; largely occluded or truncated, or the box in the\n"
             "image (columns 5 to 8 of a label) is empty or lower than 25 pixels"
         )
 

@@ -30,12 +30,14 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
+CURVES = "http://localhost:6006/#custom_scalars"  # of TensorBoard: losses and AP in one view
+SCREEN = 29  # lines of a help, for the prompt takes one of 30
 LESS_MEMORY = "end what else uses it, or take a smaller batch or another --device"
 COLUMN_CONFIG = (
     "whose section `points` names the columns of the scans (default: that which the weights were "
     "trained with)"
 )
-WEIGHTS = "weights file, or second, second_small or any, which are shipped (default: by the device)"
+WEIGHTS = "file, or the shipped second, second_small or any (default: by the device)"
 
 
 def begin() -> None:
@@ -49,10 +51,68 @@ def begin() -> None:
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may be any bytes
 
 
-def parser_of(description: str | None, examples: str) -> argparse.ArgumentParser:
-    """The parser of a program's command line; its help keeps the lines of the examples."""
-    kept = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(description=description, epilog=examples, formatter_class=kept)
+class ProgramParser(argparse.ArgumentParser):
+    """The parser of a program's command line, whose --help fits a screen: it has the options that
+    most users need and, of the text behind them, as many paragraphs as there is room for.
+    --help-all has all."""
+
+    def __init__(self, usual: str = "", **options: Any):
+        """usual: the options that most users need, in one string; all of them if it is empty."""
+        kept = argparse.RawDescriptionHelpFormatter  # the lines of the examples
+        super().__init__(add_help=False, formatter_class=kept, **options)
+        self._usual = usual.split()
+        self.add_argument("-h", "--help", action="help", help="show what most users need")
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options")
+
+    def format_usage(self) -> str:
+        """The arguments that cannot be left out, also above a line on a mistake."""
+        formatter = self._get_formatter()
+        needed = [one for one in self._actions if one.required or not one.option_strings]
+        formatter.add_usage(None, [argparse.Action(["options"], "", nargs=0), *needed], [])
+        return formatter.format_help()
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            formatter.start_section(group.title)
+            formatter.add_arguments([one for one in group._group_actions if self._is_usual(one)])
+            formatter.end_section()
+        others = sum(not (self._is_usual(one) or _is_help(one)) for one in self._actions)
+        head = f"{self.format_usage()}\n{formatter.format_help()}".rstrip()
+        rest = (self.epilog or "").rstrip().split("\n\n")
+        for room in range(len(rest), 0, -1):  # the examples are always there
+            parts = [head, *rest[:room]]
+            if others:
+                parts.append(f"--help-all shows the other {others} options")
+            elif room < len(rest):
+                parts.append("--help-all says more")
+            text = "\n\n".join(parts) + "\n"
+            if text.count("\n") <= SCREEN:
+                break
+        return text
+
+    def _is_usual(self, action: argparse.Action) -> bool:
+        if not action.option_strings or action.required:
+            return True
+        named = not self._usual or set(action.option_strings) & {*self._usual}
+        return bool(named) and not _is_help(action)
+
+
+def _is_help(action: argparse.Action) -> bool:
+    return isinstance(action, _HelpAll) or action.dest == "help"
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(argparse.ArgumentParser.format_help(parser), end="")
+        parser.exit()
+
+
+def parser_of(description: str | None, examples: str, usual: str = "") -> ProgramParser:
+    """The parser of a program's command line; examples: and what else is to be known, in
+    paragraphs. usual: see `ProgramParser`."""
+    return ProgramParser(usual, description=description, epilog=examples)
 
 
 def command_line(program: str, arguments: Sequence[str] | None) -> str:
@@ -104,7 +164,8 @@ def rate(text: str) -> float:
 
 def add_mounting(parser: argparse.ArgumentParser) -> None:
     """The arguments of `mounting_of`."""
-    parser.add_argument(
+    add = parser.add_argument_group("a sensor that stands otherwise").add_argument
+    add(
         "--shift-z",
         type=shift,
         default=0.0,
@@ -113,7 +174,7 @@ def add_mounting(parser: argparse.ArgumentParser) -> None:
         "the height in the network's training (1.73 for the shipped weights); boxes are "
         "shifted back",
     )
-    parser.add_argument(
+    add(
         "--turn",
         type=shift,
         default=0.0,

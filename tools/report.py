@@ -57,6 +57,7 @@ RESULTS come from detect or from evaluate --output. The page is one file without
 any browser shows it offline, and it can be printed. It has the figures of evaluate, in the LiDAR
 frame; docs/evaluation.md explains them.
 """
+USUAL = "--split --against --overlap"
 GENERATOR = '<meta name="generator" content="millisecond report">'
 WORST, MOST_CHANGED = 6, 10  # frames
 CELL, SCALE = 5, 5  # of the map: metres, and pixels per metre
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("detections", type=Path, metavar="RESULTS", help="folder of results, or a .parquet file")
     add("--root", type=Path, required=True, help="folder of a data set with labels")

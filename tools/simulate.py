@@ -32,6 +32,7 @@ EXAMPLE = """example:
 Street number 7 is always the same street, and frame 000007 of the data set. A drive is that street
 for 5 s: 50 successive scans from the car that moves in it.
 """
+USUAL = "--split --streets --first --sensor --layout --drive"
 STOPPED = "stopped; the same command goes on from here"
 LARGEST = 999_999  # frames have six digits
 
@@ -66,7 +67,7 @@ def simulate(options: argparse.Namespace) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("--root", type=output_path, required=True, help="folder of the data set")
     add("--split", help="name of their list in ROOT/ImageSets")

@@ -47,11 +47,12 @@ Results of millisecond detect, files or a table, tell the entropy alone, without
 OUTPUT names the best scans, one per line, as the lists in ImageSets do. docs/few_labels.md shows
 how to go on.
 """
+USUAL = "--detections --root --split --count --output"
 COLUMNS = ("value", "entropy", "disagreement", "boxes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add(
         "weights",

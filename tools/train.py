@@ -8,22 +8,34 @@ if __name__ == "__main__":
 import argparse
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
+from millisecond.data.metric.kitti import WIDTH
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.data.simulator.sensors import street_sensor
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
-from millisecond.detector.training.run import build_training
+from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
+from millisecond.detector.training.run import Training, build_training
 from millisecond.detector.training.trainer import NotFinite
-from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
+from millisecond.tools.program import (
+    CURVES,
+    config_file,
+    dataset_for,
+    number,
+    output_path,
+    parser_of,
+    run,
+)
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -33,10 +45,12 @@ EXAMPLE = """examples:
   millisecond train mine.yaml --root mine --output output/mine --from weights.safetensors
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
-never stopped. detector/config.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
-shows the curves.
+never stopped. detector/config.py explains the keys of CONFIG. A training ends with what was
+reached, where weights and curves are, and what may come next.
 """
+USUAL = "--resume --from --set --val-split --device"
 
+CONTINUED = " \\\n      "  # between the options of a command that is too long for a line
 STREETS_OF_A_SEED = 1_000_000_000  # trainings with other seeds see other streets
 
 
@@ -62,10 +76,9 @@ def say_once(line: str) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add("config", nargs="?", type=config_file, metavar="CONFIG", help="YAML file, see configs/")
-    add("--root", type=Path, required=True, help="folder of the data set")
     add("--output", type=output_path, required=True, help="folder for all that is written")
     add("--resume", action="store_true", help="go on with the training in OUTPUT")
     add(
@@ -84,6 +97,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="values that replace values of CONFIG, e.g. train.lr=0.001",
     )
+    add("--device", help="cpu or cuda; the GPU where there is one")
+    add = parser.add_argument_group("data").add_argument
+    add("--root", type=Path, required=True, help="folder of the data set")
     add("--train-split", metavar="SPLIT", help="default: train")
     add(
         "--streets",
@@ -100,7 +116,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="what millisecond prepare wrote (default: ROOT/millisecond)",
     )
-    add("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
     if options.config is None and options.set and "=" not in options.set[-1]:
         # `--set a=b CONFIG`: the option took it along
@@ -163,22 +178,38 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         again = "the same command with --resume" + " instead of --from" * bool(options.start)
         print(f"stopped at step {training.state.step}; {again} goes on")
     elif group.first:
-        weights = options.output / "weights.safetensors"
-        print(f"weights: {weights}; best.safetensors beside it {praise(training.state.best)}")
-        command = ["millisecond", "evaluate", weights, "--root", options.root]
-        command += ["--split", options.val_split]
-        print(f"every figure: {shlex.join(map(str, command))}")
+        print(report(training, options))
     return EXIT_CODE.get(stopped_by, 0)
 
 
-def praise(best: float) -> str:
-    """The worth of the weights of the best validation. best: their mean AP."""
-    if best > 0:
-        return f"had the best AP in validation, {best:.1f}"
-    return (
-        "is of the last validation: none found anything (AP 0); see what "
-        "millisecond check says of the data, or train for longer"
-    )
+def report(training: Training, options: argparse.Namespace) -> str:
+    """What was reached and where it lies, and what may come next."""
+    output, config = options.output, training.config
+    outcome = outcome_of(read_records(output / "log.jsonl"))
+    last, best = output / "weights.safetensors", outcome.best
+    took = timedelta(seconds=round(outcome.seconds))
+    epochs = f"{config.train.epochs} epoch{'s' * (config.train.epochs > 1)}"
+    lines = [f"trained {epochs}, {training.state.step} steps, in {took}"]
+    if best is not None and best.mean > 0:
+        lines[0] += f": the best AP in validation was {best.mean:.1f}, after epoch {best.epoch}"
+    lines += ["", *table(outcome), "", f"weights: {last}, after the last epoch"]
+    if best is not None:
+        lines.append(f"         {output / 'best.safetensors'}, after epoch {best.epoch}")
+    lines.append(f"curves:  tensorboard --logdir {shlex.quote(str(output))}, then open {CURVES}")
+    data, results = [["--root", options.root], ["--split", options.val_split]], output / "results"
+    lines += ["", "next:"]
+    for command in (
+        [["evaluate", last], *data, ["--output", results]],
+        [["report", results], *data, ["--output", output / "report.html"]],
+        [["visualize"], *data, ["--weights", last], ["--order", "worst"]],
+    ):
+        parts = [shlex.join(map(str, words)) for words in command]
+        line = f"  millisecond {' '.join(parts)}"
+        lines.append(line if len(line) <= WIDTH else f"  millisecond {CONTINUED.join(parts)}")
+    tips = advice(outcome, config)
+    lines += ["", "what to try:"] * bool(tips)
+    lines += [textwrap.fill(f"- {tip}", WIDTH, subsequent_indent="  ") for tip in tips]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from millisecond.detector.draw.objects import draw_object_table, object_rows
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.scene import COLOUR_BY, SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.sheets import CELL, RIGHT, compose_contact_sheet, compose_sheet
-from millisecond.detector.draw.style import Shown
+from millisecond.detector.draw.style import CLASS_COLOURS, Shown
 from millisecond.detector.draw.view import View
-from millisecond.detector.draw.window import Window, WindowUnavailable
+from millisecond.detector.draw.window import Window, WindowUnavailable, keys_for
 from millisecond.tools.autolabel import ObjectList
 from millisecond.tools.program import (
     WEIGHTS,
@@ -53,6 +53,7 @@ from millisecond.tools.visualizing import (
 EXAMPLE = """examples:
   millisecond visualize --root /data/kitti --frames 000008
   millisecond visualize --root /data/kitti --split val --detections results --order worst
+
   millisecond visualize --root /data/kitti --detections results --pictures sheets --output out
   millisecond visualize scan.bin --detections results
   millisecond visualize --root drive --review labelled
@@ -65,30 +66,13 @@ NAME_camera.png; or what --pictures says. With ground truth and detections, miss
 detections have a cross, by KITTI's rules (docs/visualize.md). A frame that cannot be drawn is
 reported and left out; the exit code is then 2.
 """
+USUAL = "--root --split --frames --detections --weights --no-detections --order --output"
 FOLDER = Path("output/pictures")
 KINDS = ("views", "sheets", "contact")
 CONTACT, COLUMNS = 48, 4  # most frames on a contact sheet, and how many of them side by side
 STEPS = {"left": -1, "right": 1, "page_up": -10, "page_down": 10}
 WORSE = {"n": 1, "b": -1}
 DIGITS = 9  # of a typed number, the last ones
-TURNING = {
-    "left, right": "frame before, after",
-    "page_up, page_down": "ten frames back, on",
-    "home, end": "first frame, last frame",
-    "0 to 9, enter": "the frame of this number",
-    "backspace": "take back a digit of it",
-}
-RANKING = {"n, b": "the next frame among the worst, back"}
-JUDGING = {"e": "boxes by class, by error"}
-SAVING = {"s": "save the sheet of this frame"}
-REVIEWING = {
-    "a, x": "accept, reject the object, go on",
-    "k": "it has the next class",
-    "v": "turn it round",
-    "u": "undecided, as it was",
-    "n, b": "the next object, back",
-    "left, right": "its scan before, after",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,9 +89,10 @@ def overlap(text: str) -> float:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
+    parser = parser_of(__doc__, EXAMPLE, USUAL)
     add = parser.add_argument
     add_source(parser)
+    add = parser.add_argument_group("how it is drawn").add_argument
     add(
         "--classes",
         nargs="+",
@@ -127,6 +112,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
     add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
     add("--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)")
+    add = parser.add_argument_group("what is shown or written").add_argument
     add(
         "--order",
         choices=("given", "worst"),
@@ -159,7 +145,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
     )
-    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
+    source.add_argument("--weights", type=Path, help=WEIGHTS)
     source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
     source.add_argument(
         "--review", type=Path, metavar="DIR", help="decide on the objects that autolabel wrote here"
@@ -210,7 +196,7 @@ def review(options: argparse.Namespace, source: CommandSource, judge: Judge) -> 
         objects = ObjectList(options.review)
         steps = Review(objects, source.names, source.palette, options.classes)
         try:
-            window = Window(REVIEWING, options.colour_by)
+            window = Window(keys_for((), "review"), options.colour_by)
         except WindowUnavailable as error:
             raise ValueError(f"--review needs a window: {error}") from None
         drawn = None
@@ -323,9 +309,18 @@ def _cell(content: Content, artist: Artist) -> tuple[str, np.ndarray]:
 def keys_of(studio: Studio) -> dict[str, str]:
     """The keys that make sense for these frames, and what they do."""
     several, judged = len(studio.source.names) > 1, studio.source.judged
-    turning = TURNING if several else {}
-    ranking = RANKING if several and judged else {}
-    return turning | ranking | (JUDGING if judged else {}) | SAVING
+    sensible = {
+        "visualize": several,
+        "visualize, ranked": several and judged,
+        "visualize, judged": judged,
+        "visualize, demo": True,
+    }
+    return keys_for(classes_of(studio.source), *(name for name in sensible if sensible[name]))
+
+
+def classes_of(source: CommandSource) -> list[str]:
+    """The classes that the keys 1 to 9 hide."""
+    return [*dict.fromkeys([*source.classes, *CLASS_COLOURS])][:9]
 
 
 class Browser:
@@ -345,7 +340,8 @@ class Browser:
         self._studio, self._window, self._artist = studio, window, artist
         self._folder, self._order, self._ranks = folder, order, ranks
         self._rank = -1  # which of the worst was shown last
-        self._typed = ""  # digits of a frame's number
+        self._typed: str | None = None  # digits of a frame's number, between two times enter
+        self._hidden: set[str] = set()  # classes
 
     def browse(self, at: int, by_error: bool) -> int:
         """Begin with a frame, by its number in the order; returns the exit code once the window is
@@ -354,23 +350,27 @@ class Browser:
         while self._window.open:
             if drawn is None or drawn[:2] != (at, by_error):
                 content = self._studio.content_or_reason(self._order[at], by_error)
-            if drawn != (at, by_error, self._typed):
+            if drawn != (at, by_error, self._typed, {*self._hidden}):
                 self._show(content, at)
-                drawn = at, by_error, self._typed
+                drawn = at, by_error, self._typed, {*self._hidden}
             for key in self._window.wait():
-                typed, self._typed = self._typed, ""
+                typed, self._typed = self._typed, None
                 if key == "e":
                     by_error = not by_error
                 elif key == "s" and drawn is not None and drawn[:2] == (at, by_error):
                     self._save(at, content)
                 elif key in WORSE:
                     at, drawn = self._worse(WORSE[key]), None
-                elif key.isdecimal():
+                elif typed is not None and key.isdecimal():
                     self._typed = (typed + key)[-DIGITS:]
-                elif key == "backspace":
+                elif typed is not None and key == "backspace":
                     self._typed = typed[:-1]
-                elif key == "enter" and typed:  # titles count from 1
+                elif typed and key == "enter":  # titles count from 1
                     at = min(max(int(typed), 1), len(self._order)) - 1
+                elif key == "enter":
+                    self._typed = ""
+                elif key.isdecimal():
+                    self._hide(int(key))
                 else:
                     at = self._turned(at, key)
         return self._studio.account.close(len(self._order))
@@ -378,8 +378,20 @@ class Browser:
     def _show(self, content: Content, at: int) -> None:
         several = len(self._order) > 1
         place = f"     {at + 1} of {len(self._order)}" if several else ""
-        typed = f"     go to {self._typed}" if self._typed else ""
-        self._window.show(content.shown._replace(title=content.shown.title + place + typed))
+        typed = "" if self._typed is None else f"     go to {self._typed or '...'}"
+        shown = content.shown._replace(title=content.shown.title + place + typed)
+        if self._hidden:
+            truth, found = (
+                boxes and boxes.without(self._hidden)
+                for boxes in (shown.ground_truth, shown.detections)
+            )
+            figures = {"hidden": ", ".join(sorted(self._hidden))}
+            shown = shown._replace(ground_truth=truth, detections=found, figures=figures)
+        self._window.show(shown)
+
+    def _hide(self, number: int) -> None:
+        """Hides the class of a key, or shows it again; there is none of 0."""
+        self._hidden ^= {*classes_of(self._studio.source)[number - 1 : number]}
 
     def _turned(self, at: int, key: str) -> int:
         last = len(self._order) - 1

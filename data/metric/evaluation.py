@@ -4,6 +4,7 @@ of classes; their tables.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from millisecond.data.metric.kitti import (
     MATCHED,
     NOT_SCORED,
     OPERATING_SCORE,
+    WIDTH,
     Verdicts,
     default_overlap,
 )
@@ -269,12 +271,29 @@ NOTE = (
 
 
 def format_tables(result: Result, overlaps: Overlaps) -> str:
-    """AP and reliability of every class, the confusion of classes, the worst frames; in percent."""
-    blocks = [_ap_table(result, overlaps), format_reliability(result["reliability"])]
+    """A summary, AP and reliability of every class, the confusion of classes, the worst frames; in
+    percent."""
+    blocks = [
+        _summary(result, overlaps),
+        _ap_table(result, overlaps),
+        format_reliability(result["reliability"]),
+    ]
     blocks.append(_confusion_table(result["confusion"]))
     if result["worst"]:
         blocks.append(_worst_table(result["worst"]))
     return "\n\n".join(blocks)
+
+
+def _summary(result: Result, overlaps: Overlaps) -> str:
+    """3-D AP of each class that has objects, and their mean, as in the rows of the table."""
+    aps = []
+    for name, groups in result["classes"].items():
+        if count := groups["all"]["count"]:
+            value = groups["all"][f"3d@{overlaps[name][0]:g}"]["R40"]
+            aps.append(f"{name} {_ap(value, count < SAMPLES).strip()}")
+    mean = f"; mean {_number(result['mean']['3d'])}" if len(aps) > 1 else ""
+    text = f"AP in 3-D, R40: {', '.join(aps) or 'no objects'}{mean}"
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
 
 
 def _ap_table(result: Result, overlaps: Overlaps) -> str:
@@ -356,8 +375,13 @@ def _confusion_table(confusion: Mapping[str, Any]) -> str:
     rows: Sequence[str] = confusion["rows"]
     columns: Sequence[str] = confusion["columns"]
     wide = max(len("found:"), *map(len, rows)) + 2
-    widths = [max(7, len(name) + 2) for name in columns]
-    heads = "".join(f"{name:>{w}}" for name, w in zip(columns, widths, strict=True))
+    widths, titles = [max(7, len(name) + 2) for name in columns], list(columns)
+    places: dict[str, str] = {}  # numbers in the place of names that are too long side by side
+    if wide + sum(widths) > WIDTH:
+        places = {name: f"{number} " for number, name in enumerate(columns[:-1], 1)}
+        titles = [places.get(name, name).strip() for name in columns]
+        wide, widths = wide + 3, [6] * len(places) + [8]
+    heads = "".join(f"{name:>{w}}" for name, w in zip(titles, widths, strict=True))
     lines = [
         f"confusion of classes: objects, and detections within {LIMIT:g} m that score at least "
         f"{OPERATING_SCORE}",
@@ -369,7 +393,7 @@ def _confusion_table(confusion: Mapping[str, Any]) -> str:
             continue
         shown = [*map(str, counts[:-1]), str(counts[-1]) if learnt else ""]
         cells = "".join(f"{text:>{w}}" for text, w in zip(shown, widths, strict=True))
-        lines.append(f"{name:{wide}}{cells}".rstrip())
+        lines.append(f"{places.get(name, '') + name:{wide}}{cells}".rstrip())
     return "\n".join(lines)
 
 

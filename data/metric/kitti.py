@@ -5,6 +5,7 @@ The rules are the official ones (see matching.py). The numbers agree with the be
 evaluators. Neither a GPU nor a compiler is needed.
 """
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -133,6 +134,7 @@ def _score(
 
 
 LEVELS = ("easy", "mod.", "hard")
+WIDTH = 100  # columns of a printed line
 HEADER = (
     f"{'':9}{'AP R40 (ground truths)':<45}{'AP R11':<23}{'recall':<13}precision\n"
     f"{'':9}{''.join(f'{level:<15}' for level in LEVELS)}"
@@ -147,13 +149,22 @@ NOTES = {
 
 
 def format_table(result: Result) -> str:
-    """A block per class and overlap, a row per metric; every AP beside its number of objects.
+    """A summary, then a block per class and overlap, a row per metric; every AP beside its number
+    of objects.
 
     AP, recall and precision are in percent; recall and precision as evaluation.evaluate
     defines them. Marks, explained below the table, show where AP is capped or where there are no
     objects.
     """
-    lines = [HEADER]
+    aps = {
+        name: (metrics["3d"]["R40"][1], metrics["3d"]["count"][1])
+        for name, metrics in result.items()
+    }
+    found = ", ".join(f"{name} {_ap(value, count).strip()}" for name, (value, count) in aps.items())
+    known = [value for value, count in aps.values() if count]
+    mean = f"; mean {np.mean(known):.2f}" if len(known) > 1 else ""
+    summary = f"AP in 3-D, R40, moderate: {found}{mean}"
+    lines = [textwrap.fill(summary, WIDTH, subsequent_indent="  "), "", HEADER]
     marks: set[str] = set()
     for name, metrics in result.items():
         block = None

@@ -42,12 +42,15 @@ def format_reliability(classes: Mapping[str, Sequence[Mapping[str, float | int]]
     """The rows of `reliability` of each class, side by side; shares in percent."""
     bins = [f"{low:g}-{high:g}" for low, high in pairwise(EDGES)]
     lines = ["reliability: mean score and share of right boxes in 3-D, in percent, by score"]
-    lines.append(f"{'':20}" + "".join(f"{title:>8}" for title in bins))
+    wide = max(14, *(len(name) + 1 for name in classes), 0)
+    narrow = 8 if wide == 14 else 7
+    lines.append(f"{'':{wide + 6}}" + "".join(f"{title:>{narrow}}" for title in bins))
     for name, rows in classes.items():
         known = {f"{row['low']:g}-{row['high']:g}": row for row in rows}
         for key, factor in (("boxes", 1), ("score", 100), ("right", 100)):
-            cells = (f"{factor * known[b][key]:8.0f}" if b in known else f"{'-':>8}" for b in bins)
-            lines.append(f"{name * (key == 'boxes'):14}{key:6}{''.join(cells)}")
+            values = (f"{factor * known[b][key]:.0f}" if b in known else "-" for b in bins)
+            cells = "".join(f"{value:>{narrow}}" for value in values)
+            lines.append(f"{name * (key == 'boxes'):{wide}}{key:6}{cells}")
     return "\n".join(lines)
 
 

@@ -279,7 +279,10 @@ def format_tracks(result: Mapping[str, TrackingCounts], runs: int = 1) -> str:
     rows = dict(result)
     if len(rows) > 1:
         rows[ALL] = sum_counts(result.values())
-    return "\n".join([HEADER, *(_row(name, counts, runs) for name, counts in rows.items())])
+    more = max(0, *(len(name) - 9 for name in rows))  # for a long name
+    lines = [" " * more + HEADER]
+    lines += [_row(f"{name:{10 + more}}", counts, runs) for name, counts in rows.items()]
+    return "\n".join(lines)
 
 
 def figures(
@@ -313,4 +316,4 @@ def _row(name: str, counts: TrackingCounts, runs: int) -> str:
         f"{value:>{width}.{0 if runs == 1 else 1}f}"
         for value, width in zip(_counts(counts, runs).values(), (10, 11, 12, 8, 9), strict=True)
     )
-    return f"  {name:10}{shares}{numbers}"
+    return f"  {name}{shares}{numbers}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ImageDraw
@@ -85,6 +85,17 @@ class BoxSet(NamedTuple):
     def verdict(self, i: int) -> str:
         """Of a box; empty where errors are not judged."""
         return self.verdicts[i] if self.verdicts else ""
+
+    def without(self, names: Collection[str]) -> BoxSet:
+        """The boxes of all other types."""
+        kept = [i for i, name in enumerate(self.names) if name not in names]
+
+        def chosen(column: Any) -> Any:
+            if isinstance(column, np.ndarray):
+                return column[kept]
+            return column and tuple(column[i] for i in kept)
+
+        return BoxSet._make([*map(chosen, self[:-1]), self.by_error])
 
     def judged(
         self,

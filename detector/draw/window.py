@@ -3,7 +3,7 @@ the program. The rest runs in Open3D's process: the camera, the keys, captions a
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -169,18 +169,46 @@ POINT_SIZES = (2.5, 4.0, 0.0, 1.5)  # pixels, in the order in which `p` shows th
 # behind, as it is at the start, it drops frames without a notice.
 DRAWN_AFTER = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 HELP = "h: keys     q: quit"
+# All keys of all windows, by the programs that have them; docs/visualize.md lists them too.
 KEYS = {
-    "mouse": "turn; with Ctrl: move; wheel: nearer",
-    "r": "view from behind, as at first",
-    "t": "view from above",
-    "p": "points larger, none, smaller",
-    "c": "points by height, by intensity",
-    "g": "ground truth off, on",
-    "d": "detections off, on",
-    "h": "this list off, on",
-    "q": "quit",
+    "all": {
+        "mouse": "turn; with Ctrl: move; wheel: nearer",
+        "r": "view from behind, as at first",
+        "t": "view from above",
+        "p": "points larger, none, smaller",
+        "c": "points by height, by intensity",
+        "g": "ground truth off, on",
+        "d": "detections off, on",
+        "h": "this list off, on",
+        "q": "quit",
+    },
+    "visualize, demo": {"1 to 9": "a class off, on", "s": "save a picture"},
+    "visualize": {
+        "left, right": "scan before, after",
+        "page_up, page_down": "ten scans back, on",
+        "home, end": "first scan, last scan",
+        "enter, 0 to 9, enter": "the scan of this number",
+        "backspace": "take back a digit of it",
+    },
+    "visualize, ranked": {"n, b": "the next scan among the worst, back"},
+    "visualize, judged": {"e": "boxes by class, by error"},
+    "review": {
+        "a, x": "accept, reject the object, go on",
+        "k": "it has the next class",
+        "v": "turn it round",
+        "u": "undecided, as it was",
+        "n, b": "the next object, back",
+        "left, right": "scan before, after",
+    },
+    "demo": {
+        "space": "pause, go on",
+        "right": "one scan on, in a pause",
+        "[, ]": "slower, faster",
+        "up, down": "least score that is shown: more, less",
+        "f": "follow a track, the next one, none",
+        "l": "trails off, on",
+    },
 }
-TRACK_KEYS = {"f": "follow a track, the next one, none", "l": "trails off, on"}
 SCREENSHOT = "s"  # where it is a key of the program, the picture comes with it
 TOGGLES = {"g": "ground_truth", "d": "detections", "l": "trails"}
 CLOSED = "closed"  # sent when the user has closed the window
@@ -198,7 +226,7 @@ def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str) -> None:
     import open3d.visualization.gui  # noqa: F401 - its slowness is not the display's
 
     pipe.send("imported")
-    view = WindowView({**keys, **KEYS}, pipe.send, colour_by)
+    view = WindowView({**keys, **KEYS["all"]}, pipe.send, colour_by)
     view.tick()
     pipe.send("opened")
     while view.tick():
@@ -208,6 +236,15 @@ def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str) -> None:
         if scene is not None:  # of several the last
             view.show(scene)
     pipe.send(CLOSED)
+
+
+def keys_for(classes: Sequence[str], *programs: str) -> dict[str, str]:
+    """Rows of KEYS for a window that shows these classes, whose numbers are keys."""
+    rows = {key: does for program in programs for key, does in KEYS[program].items()}
+    if rows.pop("1 to 9", None) and classes:
+        shown = classes[:9]
+        rows[f"1 to {len(shown)}" if len(shown) > 1 else "1"] = f"{', '.join(shown)} off, on"
+    return rows
 
 
 def names_of(shown: str) -> list[str]:

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +22,14 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from millisecond.data.files import read_text, write_lines
+from millisecond.data.files import write_lines
 from millisecond.data.frame import Batch
+from millisecond.data.metric.kitti import WIDTH
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.style import Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.models.second import Second
+from millisecond.detector.training.outcome import RECALL, read_records
 from millisecond.detector.training.trainer import Trainer
 from millisecond.detector.training.validation import Forward, Scores, Validation
 
@@ -50,6 +55,16 @@ def draw_first_frames(
 LEVELS = ("easy", "moderate", "hard")
 
 
+def board_layout(classes: Sequence[str]) -> dict[str, dict[str, list]]:
+    """The page "custom scalars" of TensorBoard: losses and AP in one view, by patterns of tags."""
+    charts = {
+        "loss": [f"{split}/total" for split in ("train", "validation")],
+        "AP, 3-D moderate, R40": [f"AP {name}/3d/moderate" for name in classes],
+    }
+    patterns = {title: [f"^{re.escape(tag)}$" for tag in tags] for title, tags in charts.items()}
+    return {"loss and AP": {title: ["Multiline", tags] for title, tags in patterns.items()}}
+
+
 class Monitor:
     """Numbers and pictures by step in a folder: `log.jsonl` and `tensorboard/`.
 
@@ -58,13 +73,22 @@ class Monitor:
     any more, a full disk for one, that is said once and training goes on without.
     """
 
-    def __init__(self, folder: Path, first_step: int, validated: int, total_steps: int):
+    def __init__(
+        self,
+        folder: Path,
+        first_step: int,
+        validated: int,
+        total_steps: int,
+        epochs: int,
+        classes: Sequence[str],
+    ):
         log = Path(folder) / "log.jsonl"
-        _keep_until(log, first_step, validated)
+        self._epochs, self._epoch = epochs, total_steps / epochs  # an epoch in steps
+        self._begin = time.monotonic() - _keep_until(log, first_step, validated)
         self._writing = True
-        self._begin = time.monotonic()
         self._log = open(log, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+        self._write(self._board.add_custom_scalars, board_layout(classes))
         self._bar = tqdm(
             desc="training",
             initial=first_step,
@@ -82,17 +106,20 @@ class Monitor:
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers after a step; of `train/loss`, train is the group it is shown in."""
-        line: dict[str, float | None] = {"step": step}
-        line["seconds"] = round(time.monotonic() - self._begin, 3)
+        line: dict[str, float | None] = {"step": step, "epoch": round(step / self._epoch, 4)}
+        line["seconds"] = round(self._seconds(), 3)
         line |= {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._write(self._append, step, json.dumps(line), values)
         if "train/total" in values:
-            self._bar.set_postfix_str(f"loss {values['train/total']:.3f}", refresh=False)
+            epoch = min(int(step / self._epoch) + 1, self._epochs)
+            told = f"epoch {epoch}/{self._epochs}, loss {values['train/total']:.3f}"
+            self._bar.set_postfix_str(told, refresh=False)
 
     def scores(self, step: int, scores: Scores, best: float) -> None:
         """Losses and every AP of a validation; a line of them with the best mean AP so far."""
         values = {f"validation/{name}": value for name, value in scores.losses.items()}
         values["data/points a frame over max_voxels_test"] = scores.capped
+        values |= {f"{RECALL}{name}": share for name, share in scores.recall.items()}
         for name, metrics in scores.result.items():
             for metric, figures in metrics.items():
                 for level, value in zip(LEVELS, figures["R40"], strict=True):
@@ -101,12 +128,19 @@ class Monitor:
         found = ", ".join(
             f"{name} {metrics['3d']['R40'][1]:.1f}" for name, metrics in scores.result.items()
         )
-        found = f"3-D AP moderate {found}; best mean {best:.1f}" if found else "no class with an AP"
-        say(f"step {step}: validation loss {scores.losses['total']:.3f}, {found}")
+        found = f"AP {found}; best mean {best:.1f}" if found else "no class with an AP"
+        when = f"epoch {round(step / self._epoch)} of {self._epochs}"
+        when += f", {timedelta(seconds=round(self._seconds()))}"
+        line = f"{when}: validation loss {scores.losses['total']:.3f}, {found}"
+        say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
 
     def picture(self, step: int, name: str, image: np.ndarray) -> None:
         """An RGB image [H, W, 3] uint8 after a step."""
         self._write(self._board.add_image, name, image, step, dataformats="HWC")
+
+    def _seconds(self) -> float:
+        """Of the training, without the time between a stop and its --resume."""
+        return time.monotonic() - self._begin
 
     def close(self) -> None:
         """Ends the bar and the files."""
@@ -137,18 +171,18 @@ def say(line: str) -> None:
         tqdm.write(line, file=sys.stderr)
 
 
-def _keep_until(log: Path, step: int, validated: int) -> None:
-    """Drops the lines of later steps and validations, and one that a kill left half written."""
-    if not log.exists():
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return
-    kept = []
-    for line in read_text(log).splitlines():
-        with suppress(ValueError, KeyError, TypeError):
-            numbers = json.loads(line)
-            if numbers["step"] <= (validated if "validation/total" in numbers else step):
-                kept.append(line)
-    write_lines(log, kept)
+def _keep_until(log: Path, step: int, validated: int) -> float:
+    """Drops the lines of later steps and validations, and one that a kill left half written.
+    Returns the seconds that the training took until there."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    kept = [
+        record
+        for record in read_records(log)
+        if record["step"] <= (validated if "validation/total" in record else step)
+    ]
+    if log.exists():
+        write_lines(log, map(json.dumps, kept))
+    return float(kept[-1].get("seconds", 0)) if kept else 0.0
 
 
 LOG_EVERY = 10  # steps

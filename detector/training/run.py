@@ -202,7 +202,9 @@ def build_training(
     monitor = None
     if processes.first:
         print(*kept, sep="\n", end="\n" if kept else "")
-        monitor = Monitor(output, state.step, state.validated, total)
+        monitor = Monitor(
+            output, state.step, state.validated, total, train.epochs, config.class_names
+        )
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
 
 

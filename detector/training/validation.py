@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
+from millisecond.data.augment import in_range
 from millisecond.data.checks.leveling import leveled
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.datasets import Dataset
@@ -24,6 +25,7 @@ from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
+from millisecond.detector.config_check import best_overlap
 from millisecond.detector.inference import Detections, build_postprocessor
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.distributed import Processes
@@ -43,6 +45,7 @@ class Scores(NamedTuple):
     losses: dict[str, float]
     capped: float  # points per frame that the cap on voxels has left out
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
+    recall: dict[str, float]  # class -> share of its boxes that an anchor matches
 
     @property
     def mean_ap(self) -> float:
@@ -74,7 +77,7 @@ class Validation:
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
         found: dict[int, Labels] = {}
-        capped = 0
+        capped, truth = 0, []
         total = torch.zeros(len(self.names), dtype=torch.float64)
         share = range(self.processes.rank, frames, self.processes.count)
         indices = iter(share)
@@ -87,6 +90,9 @@ class Validation:
                 predictions, losses, dropped = forward(model, batch)
                 total += losses.flat().cpu() * len(part)  # sync: so do the boxes below
                 capped += int(dropped[1])
+                truth.append(
+                    torch.cat((batch.boxes[..., :7], batch.labels[..., None]), 2).flatten(0, 1)
+                )
                 detections = self.postprocess(predictions)
                 for (frame, mounting), boxes in zip(part, detections, strict=True):
                     found[next(indices)] = detections_to_labels(
@@ -94,7 +100,8 @@ class Validation:
                         frame.calibration,
                         frame.image_shape,
                     )
-        return self._gather(frames, total, capped, found)
+        anchored = anchored_boxes(self.config, torch.cat(truth) if truth else torch.zeros(0, 8))
+        return self._gather(frames, total, capped, found, anchored)
 
     def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
         """What a model finds in one frame."""
@@ -120,17 +127,28 @@ class Validation:
         largest_share = math.ceil(frames / self.processes.count)
         count = math.ceil(largest_share / self.batch_size)
         quiet = not self.processes.first
-        for _ in tqdm(range(count), desc="validating", leave=False, disable=quiet or None):
+        for _ in tqdm(
+            range(count), desc="validating", unit="batch", leave=False, disable=quiet or None
+        ):
             yield next(batches, (None, []))
 
-    def _gather(self, frames: int, losses: Tensor, capped: int, found: dict[int, Labels]) -> Scores:
-        shares = self.processes.gather((losses, capped, found))
-        detections = {index: labels for *_, share in shares for index, labels in share.items()}
-        mean = sum(losses for losses, *_ in shares) / max(frames, 1)
+    def _gather(
+        self,
+        frames: int,
+        losses: Tensor,
+        capped: int,
+        found: dict[int, Labels],
+        anchored: np.ndarray,
+    ) -> Scores:
+        shares = self.processes.gather((losses, capped, found, anchored))
+        detections = {index: labels for share in shares for index, labels in share[2].items()}
+        mean = sum(share[0] for share in shares) / max(frames, 1)
         named = dict(zip(self.names, mean.tolist(), strict=True))
-        capped_mean = sum(capped for _, capped, _ in shares) / max(frames, 1)
+        capped_mean = sum(share[1] for share in shares) / max(frames, 1)
         result = self.processes.of_first(lambda: self._score(detections))
-        return Scores(frames, named, capped_mean, result)
+        counts = sum(share[3] for share in shares).tolist()
+        recall = {name: n / of for name, (n, of) in zip(self.classes, counts, strict=True) if of}
+        return Scores(frames, named, capped_mean, result, recall)
 
     def _score(self, detections: Mapping[int, Labels]) -> Result:
         order = sorted(detections)
@@ -140,6 +158,19 @@ class Validation:
         known = [name for name in self.classes if name in least]
         truth = [self.dataset.labels(index) for index in order]
         return evaluate([detections[index] for index in order], truth, known, least)
+
+
+def anchored_boxes(config: Config, boxes: Tensor) -> np.ndarray:
+    """[K, 2] of each class: boxes that an anchor matches, and all of them in range.
+
+    boxes: [M, 8] of all classes with their labels, from 1, 0 is padding.
+    """
+    counts = np.zeros((len(config.classes), 2), np.int64)
+    inside = boxes[torch.from_numpy(in_range(boxes[:, :7].numpy(), config.grid.range))]
+    for number, kind in enumerate(config.classes):
+        own = inside[inside[:, 7] == number + 1, :7].numpy()
+        counts[number] = (best_overlap(config, number, own) >= kind.matched).sum(), len(own)
+    return counts
 
 
 @contextmanager

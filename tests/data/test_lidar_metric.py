@@ -198,6 +198,24 @@ def test_confusion_and_worst_frames():
         "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 1" in table
     )
     assert "Pallet" in table and "worst frame" in table and "capped" not in table
+    aps = [result["classes"][name]["all"] for name in ("Car", "Person")]
+    car, person = aps[0]["3d@0.7"]["R40"], aps[1]["3d@0.5"]["R40"]
+    summary = f"AP in 3-D, R40: Car {car:.1f}*, Person {person:.1f}*; mean {(car + person) / 2:.1f}"
+    assert table.splitlines()[:2] == [summary, ""]
+
+
+def test_tables_of_many_classes_with_long_names_fit_100_columns():
+    names = [f"construction_vehicle_{number}" for number in range(10)]
+    objects = [frame(*((4 + 4 * n, name, 5, 0) for n, name in enumerate(names)))]
+    found = [frame(*((4 + 4 * n, name, 5, 0.9) for n, name in enumerate(names)))]
+    result = evaluate(found, objects, default_overlaps(names), rings([30]), ["a"])
+    lines = format_tables(result, default_overlaps(names)).splitlines()
+    assert max(map(len, lines)) <= 100
+    begin = next(n for n, line in enumerate(lines) if line.startswith("confusion"))
+    assert lines[begin + 1].split() == ["found:", *map(str, range(1, 11)), "missed"]
+    for number, (name, line) in enumerate(zip(names, lines[begin + 2 :], strict=False), 1):
+        cells = ["1" if number == column else "0" for column in range(1, 11)]
+        assert line.split() == [str(number), name, *cells, "0"]
 
 
 def test_nothing_found_and_nothing_there():

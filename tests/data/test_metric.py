@@ -271,3 +271,13 @@ def test_table_shows_counts_and_says_where_ap_is_capped():
     table = format_table(evaluate([as_detections(many)], [many], classes=["Car"]))
     assert max(map(len, table.splitlines())) <= 100
     assert "100.00  (60)" in table and "*" not in table
+
+
+def test_the_table_begins_with_a_summary():
+    """All 60 cars are found and all 20 pedestrians, whose AP is capped; there are no cyclists."""
+    cars, walkers = row_of_cars(60), row_of_cars(20)
+    walkers = replace(walkers, types=np.full(20, "Pedestrian"))
+    both = [as_detections(cars), as_detections(walkers)]
+    table = format_table(evaluate(both, [cars, walkers], classes=["Car", "Pedestrian", "Cyclist"]))
+    summary = "AP in 3-D, R40, moderate: Car 100.00, Pedestrian 47.50*, Cyclist -; mean 73.75\n\n"
+    assert table.startswith(summary)

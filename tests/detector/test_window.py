@@ -183,6 +183,7 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
     tool = tools["judging"]
     tool.wait_for("^000005 .*2 matched, 0 missed, 1 false.*2 of 4")
     for key, title in (
+        ("Return", "^000005 .*2 of 4 +go to ... - millisecond"),
         ("3", "^000005 .*2 of 4 +go to 3 - millisecond"),
         ("9", "go to 39 - millisecond"),
         ("BackSpace", "go to 3 - millisecond"),

@@ -77,7 +77,8 @@ def test_figures(root, capsys):
 
 def test_fitting_data_needs_no_change(root):
     add_cars(root, forward=(15.0, 15.0), number=1)
-    lines = advice(load_config(CONFIG), survey(KittiDataset(root, "all")))
+    on_the_ground = load_config(CONFIG, ["classes.1.bottom=-1.6"])  # KITTI's recipe floats
+    lines = advice(on_the_ground, survey(KittiDataset(root, "all")))
     assert lines == ["classes.Cyclist: no such object in the data; take the class out, or correct "
                      "its name"]  # fmt: skip
 
@@ -95,6 +96,25 @@ def test_advice_on_the_range_and_sizes_helps(root):
     assert check.outside == 0 and better.grid.range[1] == -40
     assert check.recall > 0.9 > 0.2 > check_class(found, config, 0).recall
     assert not any(line.startswith(("grid", "classes.Car.size")) for line in advice(better, found))
+
+
+@pytest.mark.parametrize(("moved", "said"), [(1.0, "float"), (0.2, None), (-1.0, "lie")])
+def test_anchors_that_float_over_few_objects(root, moved, said):
+    """The distance is that by which the anchors were moved; recall is from above, and stays."""
+    config, found = load_config(CONFIG), survey(KittiDataset(root, "all"))
+    number = config.class_names.index("Pedestrian")
+    boxes = found.boxes[found.names == "Pedestrian"].astype(np.float64)
+    ground = float(np.median(boxes[:, 2] - boxes[:, 5] / 2))
+    config = load_config(CONFIG, [f"classes.{number}.bottom={ground + moved}"])
+    lines = [line for line in advice(config, found) if "Pedestrian.bottom" in line]
+    assert len(lines) == (said is not None)
+    for line in lines:
+        assert (
+            f"-> {ground:.2f}; anchors {said} 1.00 m " in line
+            and f"(median of {len(boxes)})" in line
+        )
+        overlaps = best_overlap(config, number, found.boxes[found.names == "Pedestrian"])
+        assert f"recall is {(overlaps >= 0.5).mean():.0%} at an overlap of 0.5" in line
 
 
 def test_sizes_in_centimetres_are_told_and_do_not_widen_the_range(root):

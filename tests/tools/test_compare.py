@@ -16,6 +16,7 @@ def test_streets_are_like_themselves(tmp_path, capsys):
     output = tmp_path / "output"
     assert compare.main([str(root), "street:0-1", "--output", str(output)]) == 0
     out = capsys.readouterr().out
+    assert out.startswith("scans: ") and max(map(len, out.splitlines()[:4])) <= 100
     counted = next(line for line in out.splitlines() if line.startswith("scans: "))
     within, of = counted.split(": ")[-1].split(" of ")
     assert within == of and " *" not in out

@@ -10,10 +10,10 @@ from millisecond.data.boxes import NamedDetections
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.simulator import simulate
 from millisecond.detector.draw.png import save_png
-from millisecond.detector.draw.window import SCREENSHOT, names_of
+from millisecond.detector.draw.window import SCREENSHOT, keys_for, names_of
 from millisecond.detector.following import LiveFrame, Statistics
 from millisecond.tools import demo
-from millisecond.tools.demo import Choices, LiveView, Player, keys_for
+from millisecond.tools.demo import KEYS, Choices, LiveView, Player
 from tests.helpers.kitti_miniature import png
 
 av = pytest.importorskip("av")
@@ -254,8 +254,11 @@ def test_a_screenshot_that_cannot_be_written_does_not_end_the_view(monkeypatch, 
 
 
 def test_every_key_has_a_row_in_the_help():
-    assert keys_for(("Car",))["1"] == "Car off, on"
-    assert "1 to 3" in keys_for(("Car", "Pedestrian", "Cyclist"))
+    assert keys_for(("Car",), *KEYS)["1"] == "Car off, on"
+    rows = keys_for(("Car", "Pedestrian", "Cyclist"), *KEYS)
+    names = {name for row in rows for name in names_of(row)}
+    answered = {"space", "right", "[", "]", "up", "down", "1", "2", "3", "s", "f", "l"}
+    assert names == answered
     assert names_of("1 to 3, enter") == ["1", "2", "3", "enter"]
     assert names_of("left, right") == ["left", "right"] and names_of("[, ]") == ["[", "]"]
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from millisecond import __main__
 from millisecond.data.files import replacing, write_json
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.packed import PackWriter
@@ -73,7 +74,7 @@ OF_OTHERS = {  # options of other programs that a help names
     # of detect, evaluate_tracks and visualize
     "autolabel": {"--track", "--root", "--overlap", "--review"},
     "evaluate_tracks": {"--weights", "--track", "--output"},  # of detect
-    "train": {"--logdir", "--nproc-per-node"},  # of tensorboard and torchrun
+    "train": {"--nproc-per-node"},  # of torchrun
 }
 
 
@@ -91,7 +92,7 @@ def test_every_option_that_a_help_names_is_there(path, monkeypatch, capsys):
 
     monkeypatch.setattr(argparse.ArgumentParser, "__init__", keep)
     with pytest.raises(SystemExit):
-        module.main(["--help"])
+        module.main(["--help-all"])
     text = capsys.readouterr().out + (module.__doc__ or "")
     known = {option for parser in made for option in parser._option_string_actions}
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
@@ -100,6 +101,39 @@ def test_every_option_that_a_help_names_is_there(path, monkeypatch, capsys):
     metavars = set(re.findall(r"\b[A-Z]{3,}\b", text.partition("\n\n")[0]))
     outputs = set(re.findall(r"\b([A-Z]{3,})(?:/|\.txt)", module.__dict__.get("EXAMPLE", "")))
     assert outputs <= metavars | {"NAME", "FRAME"}
+
+
+def helps(capsys, *words: str) -> dict[str, str]:
+    """What a command prints for --help and --help-all."""
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match="0"):
+            importlib.import_module(f"millisecond.tools.{words[0]}").main([*words[1:], option])
+        shown[option] = capsys.readouterr().out
+    return shown
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_help_fits_a_screen_and_help_all_has_every_option(path, monkeypatch, capsys):
+    """30 lines of 100 columns; the prompt takes one of them."""
+    monkeypatch.setenv("COLUMNS", "100")
+    for line, parser in __main__._below(path.stem, __main__._parser(path.stem)):
+        short, whole = helps(capsys, *line.split()).values()
+        assert short.count("\n") <= 29 and max(map(len, short.splitlines())) <= 100, line
+        assert "example" in short, line
+        of_parser = [one for one in parser._actions if one.option_strings]
+        rows = {one.option_strings[-1]: f"\n  {', '.join(one.option_strings)}" for one in of_parser}
+        assert len(rows) == len(of_parser) and all(row in whole for row in rows.values())
+        shown = {option for option, row in rows.items() if row in short}
+        others = len(rows) - len(shown) - 2  # the two helps
+        assert (f"--help-all shows the other {others} options" in short) == (others > 0)
+        assert {one.option_strings[-1] for one in of_parser if one.required} <= shown
+        assert parser._usual == [] or set(parser._usual) < parser._option_string_actions.keys()
+        paragraphs = (parser.epilog or "").rstrip().split("\n\n")
+        told = [paragraph in short for paragraph in paragraphs]
+        assert told == sorted(told, reverse=True) and all(p in whole for p in paragraphs)
+        if not others:
+            assert ("--help-all says more" in short) == (False in told)
 
 
 def test_every_program_begins_alike():

@@ -1,17 +1,30 @@
 """millisecond train: it learns, validates, and says what it does."""
 
+import re
+import shlex
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from millisecond.data.metric.kitti import evaluate
 from millisecond.detector.training.checkpoints import read
 from millisecond.tools.evaluate import main as evaluate_program
 from millisecond.tools.prepare import main as prepare
+from millisecond.tools.report import parse as parse_report
 from millisecond.tools.train import main, parse
-from tests.helpers.training_program import arguments, assert_same_weights, last_step, read_log
+from millisecond.tools.visualize import parse as parse_visualize
+from tests.helpers.training_program import (
+    STEPS,
+    arguments,
+    assert_same_weights,
+    last_step,
+    read_log,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
 
@@ -149,6 +162,23 @@ def test_nothing_is_written_among_clouds(minute, tmp_path, capsys, inside):
     assert sorted(root.rglob("*")) == before
 
 
+def test_loss_and_ap_stand_in_one_view_of_tensorboard(uninterrupted):
+    """Each pattern of the view means one curve, and these are there."""
+    board = EventAccumulator(str(uninterrupted / "tensorboard"), {"tensors": 0}).Reload()
+    (event,) = board.Tensors("custom_scalars__config__")
+    layout = Layout.FromString(event.tensor_proto.string_val[0])
+    (view,) = layout.category
+    tags = {chart.title: list(chart.multiline.tag) for chart in view.chart}
+    known = board.Tags()["scalars"]
+    curves = [
+        [tag for tag in known if re.match(pattern, tag)]
+        for pattern in (pattern for chart in tags.values() for pattern in chart)
+    ]
+    aps = [f"AP {name}/3d/moderate" for name in ("Car", "Cyclist")]
+    assert len(tags) == 2
+    assert curves == [["train/total"], ["validation/total"], *([name] for name in aps)]
+
+
 def test_weights_that_found_nothing_are_not_praised(minute, tmp_path, monkeypatch, capsys):
     def scored(*args):
         result = evaluate(*args)
@@ -159,7 +189,7 @@ def test_weights_that_found_nothing_are_not_praised(minute, tmp_path, monkeypatc
     monkeypatch.setattr("millisecond.detector.training.validation.evaluate", scored)
     assert main(arguments(minute, tmp_path)) == 0
     out, err = capsys.readouterr()
-    assert "none found anything (AP 0)" in out and "the best AP" not in out
+    assert "nothing was found (AP 0)" in out and "the best AP" not in out
     assert (
         "training:" not in err and "validating" not in err
     )  # no bars where the output is not a terminal
@@ -169,13 +199,39 @@ def test_a_validation_is_one_line(minute, tmp_path, capsys):
     assert main(arguments(minute, tmp_path, "--set", "train.epochs=3")) == 0
     captured = capsys.readouterr()
     told = [line for line in captured.err.splitlines() if "validation loss" in line]
-    assert [line.split(":")[0].split("\r")[-1].strip() for line in told] == [*("step 8", "step 12")]
+    when = [line.split("\r")[-1].partition(": validation")[0].split(", ") for line in told]
+    assert [epoch for epoch, _ in when] == ["epoch 2 of 3", "epoch 3 of 3"]
+    assert all(re.fullmatch(r"0:\d\d:\d\d", time) for _, time in when)
     assert all("Car" in line and "Cyclist" in line and "best mean" in line for line in told)
-    assert "overlap" not in captured.out  # the table is millisecond evaluate's
-    command = captured.out.partition("every figure: ")[2].split()
-    assert command[:2] == ["millisecond", "evaluate"] and Path(command[2]).is_file()
     first = next(line for line in read_log(tmp_path) if "train/total" in line)
-    assert first["step"] == 1
+    assert (first["step"], first["epoch"]) == (1, 0.25)
+
+
+def test_a_training_ends_with_what_was_reached_and_what_comes_next(
+    minute, uninterrupted, tmp_path, capsys
+):
+    """Also where --resume finds nothing left to do. Its commands are what the programs take."""
+    output = tmp_path / "out"
+    copytree(uninterrupted, output)
+    assert main(arguments(minute, output, "--resume")) == 0
+    out = capsys.readouterr().out
+    lines = out.replace(" \\\n", " ").splitlines()
+    assert re.fullmatch(r"trained 5 epochs, 20 steps, in 0:\d\d:\d\d.*", lines[0])
+    validations = [line for line in read_log(output) if "validation/total" in line]
+    epochs = {0.4: 2, 0.8: 4, 1.0: 5}  # of the share of the steps
+    for name in ("Car", "Cyclist"):
+        row = next(line.split() for line in lines if line.startswith(f"{name} "))
+        aps = {line["step"] / STEPS: line[f"AP {name}/3d/moderate"] for line in validations}
+        best = max(aps, key=lambda place: (aps[place], place))
+        assert row == [name, f"{aps[best]:.1f}", str(epochs[best]), f"{aps[1.0]:.1f}"]
+    for file in ("weights", "best"):
+        assert any(f"{output / file}.safetensors, after" in line for line in lines)
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("  millisecond ")]
+    assert [name for name, *_ in commands] == ["evaluate", "report", "visualize"]
+    assert evaluate_program(commands[0][1:]) == 0
+    results = Path(commands[1][1])
+    assert list(results.iterdir()) and parse_report(commands[1][1:]).detections == results
+    assert parse_visualize(commands[2][1:]).weights == output / "weights.safetensors"
 
 
 def test_the_configuration_may_follow_the_overrides():

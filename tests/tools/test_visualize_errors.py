@@ -18,7 +18,8 @@ from millisecond.detector.draw.objects import object_rows
 from millisecond.detector.draw.sheets import RIGHT
 from millisecond.detector.draw.style import VERDICT_COLOURS, Palette, Shown
 from millisecond.tools import visualize
-from millisecond.tools.visualize import keys_of
+from millisecond.tools.visualize import Browser, keys_of
+from millisecond.tools.visualizing import Content
 from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
 from tests.helpers.kitti_miniature import CAR, IDS, PEDESTRIAN, write_miniature
 
@@ -189,10 +190,42 @@ def test_a_frame_that_cannot_be_judged_is_told_and_comes_last(tmp_path, judged, 
 
 def test_keys_that_judge_are_there_only_where_it_can_be_judged():
     def keys(judged):
-        source = SimpleNamespace(names=("a", "b"), judged=judged)
+        source = SimpleNamespace(names=("a", "b"), judged=judged, classes=("Car",))
         return set(keys_of(SimpleNamespace(source=source)))
 
     assert keys(True) - keys(False) == {"n, b", "e"}  # the first asked is not kept for the second
+
+
+def test_numbers_hide_classes_and_between_two_times_enter_lead_to_a_scan():
+    shown, keys = [], ["2", "enter", "1", "0", "backspace", "enter", "2", "0", "q"]
+    boxes = Palette(("Car", "Pedestrian")).paint(np.zeros((2, 7)), ("Car", "Pedestrian"))
+
+    def content(place, _):
+        return Content(None, Shown(ground_truth=boxes, detections=boxes, title=f"at {place}"))
+
+    source = SimpleNamespace(classes=("Car", "Pedestrian"), names="abc")
+    studio = SimpleNamespace(
+        source=source, content_or_reason=content, account=SimpleNamespace(close=lambda _: 0)
+    )
+    window = SimpleNamespace(open=True, show=shown.append)
+
+    def wait():
+        window.open = len(keys) > 1
+        return [keys.pop(0)]
+
+    window.wait = wait
+    Browser(studio, window, None, Path(), [0, 1, 2], None).browse(2, False)
+    titles = [one.title.split("     ") for one in shown]
+    assert [title[0] for title in titles] == ["at 2"] * 6 + ["at 0"] * 2
+    assert [title[2:] for title in titles[2:6]] == [
+        [f"go to {typed}"] for typed in ("...", "1", "10", "1")
+    ]
+    hidden = [one.figures.get("hidden") for one in shown]
+    assert hidden == [None, *["Pedestrian"] * 6, None]
+    for one, without in zip(shown, hidden, strict=True):
+        names = ("Car", "Pedestrian") if without is None else ("Car",)
+        assert one.detections.names == one.ground_truth.names == names
+        assert len(one.detections.boxes) == len(one.detections.colours) == len(names)
 
 
 @pytest.mark.parametrize(
