@@ -21,7 +21,7 @@ struct Convolution {
 };
 
 struct Weight {
-  void* numbers;  // [offsets][c_in][c_out] float32, or bfloat16
+  void* numbers;                         // [offsets][c_in][c_out] float32, or bfloat16
   int64_t of_offset, of_c_in, of_c_out;  // strides
   int32_t offsets, c_in, c_out;
   int32_t bfloat16;

@@ -81,7 +81,8 @@ void copy_turned(const float* from, int64_t from_row, int64_t from_column, float
 // ---- the order of the convolution ----
 void pack_offset(const float* from, const Weight& w, int channels, int width, float* to) {
   copy_turned(from, w.of_c_in, w.of_c_out, to, width, 1, w.c_in, channels);
-  for (int c = 0; c < w.c_in && channels < width; ++c) std::fill_n(to + c * width + channels, width - channels, 0.f);
+  for (int c = 0; c < w.c_in && channels < width; ++c)
+    std::fill_n(to + c * width + channels, width - channels, 0.f);
 }
 
 void pack_offset(const uint16_t* from, const Weight& w, int channels, int width, uint16_t* to) {
@@ -175,17 +176,22 @@ class Offset {
     float* const sums = &sums_[size_t(i) * r_.padded + j];
     Vector sum[kRows][kWide];
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) std::memcpy(sum[r], sums + size_t(r) * r_.padded, sizeof(sum[r]));
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int k = 0; k < kWide; ++k) std::memcpy(&sum[r][k], sums + size_t(r) * r_.padded + k * kLength, 64);
     for (int p = 0; p < count; ++p, feature += kRows, gradient += kWide * kLength) {
       Vector row[kWide];
-      std::memcpy(row, gradient, sizeof(row));
+#pragma GCC unroll 4
+      for (int k = 0; k < kWide; ++k) std::memcpy(&row[k], gradient + k * kLength, 64);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
         for (int k = 0; k < kWide; ++k) sum[r][k] += feature[r] * row[k];
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) std::memcpy(sums + size_t(r) * r_.padded, sum[r], sizeof(sum[r]));
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int k = 0; k < kWide; ++k) std::memcpy(sums + size_t(r) * r_.padded + k * kLength, &sum[r][k], 64);
   }
 
   const Weight& w_;
