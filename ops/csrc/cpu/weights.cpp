@@ -21,10 +21,11 @@ constexpr int kWidth = kVectors * kLength;  // channels of the output that are a
 constexpr int kRows = 6;                    // channels of the input
 constexpr int kPairs = 64;                  // whose rows stay in the first-level cache
 
-// ---- a square of float32 turned: to[c][j] = from[j][c] ----
+// ---- a square of float32 turned: to[c][r] = from[r][c] ----
+#if defined(__AVX512F__) && !defined(__clang__)
 using Places = int32_t __attribute__((vector_size(64)));
 
-// Swaps the corners of a square of so many numbers of the vectors a and b.
+// Swaps the upper right and the lower left numbers of each square of 2 kStep lines, in two of its lines.
 template <int kStep>
 void swap_corners(Vector& a, Vector& b) {
   Places low, high;
@@ -55,6 +56,12 @@ void turn_square(const float* from, int64_t from_stride, float* to, int64_t to_s
 #pragma GCC unroll 16
   for (int i = 0; i < kLength; ++i) std::memcpy(to + i * to_stride, &line[i], sizeof(Vector));
 }
+#else
+void turn_square(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+  for (int c = 0; c < kLength; ++c)
+    for (int r = 0; r < kLength; ++r) to[c * to_stride + r] = from[r * from_stride + c];
+}
+#endif
 
 // to[r][c] = from[r][c], where one of the two has its columns side by side, and perhaps the other its rows.
 void copy_turned(const float* from, int64_t from_row, int64_t from_column, float* to, int64_t to_row,
@@ -91,8 +98,15 @@ void pack_offset(const uint16_t* from, const Weight& w, int channels, int width,
       to[(c / 2 * width + j) * 2 + c % 2] = j < channels ? from[c * w.of_c_in + j * w.of_c_out] : uint16_t{0};
 }
 
+// Whether a table reads with this offset of the weight.
+bool is_used(const Rows* rows, const Weight& w, int64_t offset) {
+  if (!rows) return true;
+  const int32_t* table = rows->table + (rows->flipped ? w.offsets - 1 - offset : offset) * rows->table_stride;
+  return std::any_of(table, table + rows->rows, [](int32_t row) { return row >= 0; });
+}
+
 template <class Number>
-void pack(const Weight& w, void* panels, Threads threads) {
+void pack(const Weight& w, const Rows* rows, void* panels, Threads threads) {
   const int length = vector_length(), vectors = (w.c_out + length - 1) / length;
   std::vector<int> starts;
   for (int start = 0, wide; start < vectors; start += wide) {
@@ -105,6 +119,7 @@ void pack(const Weight& w, void* panels, Threads threads) {
   for_pieces(threads, pieces, 1, [&] {
     return [&](int64_t piece, int64_t) {
       const int64_t panel = piece / w.offsets, offset = piece % w.offsets;
+      if (!is_used(rows, w, offset)) return;
       const int first = starts[panel] * length, width = (starts[panel + 1] - starts[panel]) * length;
       const Number* from = static_cast<const Number*>(w.numbers) + offset * w.of_offset + first * w.of_c_out;
       Number* to = static_cast<Number*>(panels) + (int64_t{first} * w.offsets + offset * width) * w.c_in;
@@ -126,19 +141,22 @@ class Offset {
 
   // False where the table holds a row that the features have not.
   bool run(int64_t v) {
-    std::fill(sums_.begin(), sums_.end(), 0.f);
     const int32_t* table = r_.table + v * r_.table_stride;
-    int count = 0;
+    int64_t all = 0;
+    int count = 0;  // of pairs that are read and not added yet
     for (int64_t n = 0; n < r_.rows; ++n) {
       if (table[n] < 0) continue;
       if (table[n] >= r_.source_rows) return false;
+      if (all++ == 0) std::fill(sums_.begin(), sums_.end(), 0.f);
       read(r_.features + int64_t{table[n]} * w_.c_in, r_.gradient + n * r_.padded, count++);
       if (count == kPairs) add(count), count = 0;
     }
     if (count) add(count);
-    copy_turned(sums_.data(), r_.padded, 1,
-                static_cast<float*>(w_.numbers) + (r_.flipped ? w_.offsets - 1 - v : v) * w_.of_offset, w_.of_c_in,
-                w_.of_c_out, w_.c_in, w_.c_out);
+    // a step of zero reads one number for all
+    const int64_t row = all ? r_.padded : 0, column = all ? 1 : 0;
+    static constexpr float kNone = 0;
+    float* const to = static_cast<float*>(w_.numbers) + (r_.flipped ? w_.offsets - 1 - v : v) * w_.of_offset;
+    copy_turned(all ? sums_.data() : &kNone, row, column, to, w_.of_c_in, w_.of_c_out, w_.c_in, w_.c_out);
     return true;
   }
 
@@ -206,11 +224,11 @@ class Offset {
 
 extern "C" {
 
-void pack_weight(const Weight* weight, void* panels, Threads threads) {
+void pack_weight(const Weight* weight, const Rows* rows, void* panels, Threads threads) {
   if (weight->bfloat16)
-    pack<uint16_t>(*weight, panels, threads);
+    pack<uint16_t>(*weight, rows, panels, threads);
   else
-    pack<float>(*weight, panels, threads);
+    pack<float>(*weight, rows, panels, threads);
 }
 
 int32_t weight_gradient(const Rows* rows, const Weight* gradient, Threads threads) {
