@@ -242,7 +242,7 @@ def _rotated_boxes(name: str, corners: Any) -> Tensor:
     wrong = (skew > 0.05 * (length + width)).nonzero()  # corners are rounded
     if len(wrong):
         row = int(wrong[0])
-        raise ValueError(f"{name}: row {row} is no rectangle: {corners[row].tolist()}")
+        raise ValueError(f"{name}: row {row} is not a rectangle: {corners[row].tolist()}")
     none = torch.zeros_like(length)
     yaw = torch.atan2(along[:, 1], along[:, 0])
     x, y = corners.mean(1).unbind(1)

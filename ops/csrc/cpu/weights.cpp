@@ -10,7 +10,7 @@
 
 namespace {
 
-using Vector = float __attribute__((vector_size(64)));  // the compiler makes it of what the processor has
+using Vector = float __attribute__((vector_size(64)));  // wider than some processors have
 constexpr int kLength = 16;
 #if defined(__AVX512F__)
 constexpr int kVectors = 4;
