@@ -140,6 +140,8 @@ class _ByCell(torch.autograd.Function):
 
 def _sums(features: Tensor, sites: RepeatedSites) -> Tensor:
     rows = features.index_select(0, sites._by_cell)
+    if len(sites.count) == 0:  # all rows are outside of the grid
+        return rows
     exact = rows if rows.dtype == torch.float64 else rows.float()
     added = torch.segment_reduce(exact, "sum", lengths=sites.count, axis=0, unsafe=True)
     return added.to(features.dtype)
