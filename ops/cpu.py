@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from math import prod
@@ -192,8 +193,43 @@ class _Weight(ctypes.Structure):
         return cls(*numbers, weight.dtype == torch.bfloat16)
 
 
-def pack_weight(weight: Tensor) -> PackedWeight:
-    """weight [V, C_in, C_out] float32, float16 or bfloat16, with any strides.
+_THREAD = threading.local()
+
+
+def _room(numbers: int, dtype: torch.dtype) -> Tensor:
+    """Memory of this thread that is used again: fresh pages take as long to come as weights take to
+    be packed."""
+    room = getattr(_THREAD, "room", None)
+    if room is None or len(room) < numbers:
+        room = _THREAD.room = torch.empty(numbers, dtype=torch.float32)
+    return room.view(dtype)[:numbers]
+
+
+class _Rows(ctypes.Structure):
+    """As in csrc/cpu/convolution.h."""
+
+    _fields_ = [  # ctypes wants a list
+        *((name, ctypes.c_void_p) for name in ("features", "table", "gradient")),
+        *((name, ctypes.c_int64) for name in ("source_rows", "rows", "table_stride")),
+        *((name, ctypes.c_int32) for name in ("padded", "flipped")),
+    ]
+
+    @classmethod
+    def of(cls, table: Table, features: Tensor | None = None, grad: Tensor | None = None) -> _Rows:
+        """Of a table whose rows lie side by side."""
+        neighbours, length = table.neighbours, table.neighbours.shape[1]
+        rows = length if table.count is None else min(int(table.count), length)
+        job = cls(table=neighbours.data_ptr(), rows=rows, table_stride=neighbours.stride(0))
+        job.flipped = table.flipped
+        if features is not None and grad is not None:
+            job.features, job.source_rows = features.data_ptr(), len(features)
+            job.gradient, job.padded = grad.data_ptr(), grad.shape[1]
+        return job
+
+
+def pack_weight(weight: Tensor, table: Table | None = None) -> PackedWeight:
+    """weight [V, C_in, C_out] float32, float16 or bfloat16, with any strides; for one table, the
+    offsets that it has alone, until this thread packs for the next one.
 
     It stays bfloat16 where the processor multiplies that, and is float32 otherwise.
     """
@@ -202,8 +238,11 @@ def pack_weight(weight: Tensor) -> PackedWeight:
     halves = weight.dtype == torch.bfloat16 and c_in % 2 == 0 and library.multiplies_bfloat16()
     weight = weight.detach() if halves else weight.detach().float()
     filled = c_out + -c_out % library.vector_length()
-    panels = weight.new_empty(offsets * c_in * filled)
-    library.pack_weight(ctypes.byref(_Weight.of(weight)), _pointer(panels), threads())
+    numbers = offsets * c_in * filled
+    panels = weight.new_empty(numbers) if table is None else _room(numbers, weight.dtype)
+    table = None if table is None else _with_rows_side_by_side(table)
+    rows = None if table is None else ctypes.byref(_Rows.of(table))
+    library.pack_weight(ctypes.byref(_Weight.of(weight)), rows, _pointer(panels), threads())
     return PackedWeight(panels, (offsets, c_in, c_out))
 
 
@@ -225,9 +264,7 @@ def convolve(
     _check_convolution(features, weight, table, bias, residual)
     offsets, c_in, c_out = weight.shape
     features = features.detach().to(weight.panels.dtype).contiguous()
-    neighbours = (
-        table.neighbours if table.neighbours.stride(1) == 1 else table.neighbours.contiguous()
-    )
+    neighbours = _with_rows_side_by_side(table).neighbours
     length = neighbours.shape[1]
     rows = length if table.count is None else min(int(table.count), length)
     rounded = dtype if dtype == torch.bfloat16 else torch.float32
@@ -260,41 +297,27 @@ def convolve(
     return out.to(dtype)
 
 
-class _Rows(ctypes.Structure):
-    """As in csrc/cpu/convolution.h."""
-
-    _fields_ = [  # ctypes wants a list
-        *((name, ctypes.c_void_p) for name in ("features", "table", "gradient")),
-        *((name, ctypes.c_int64) for name in ("source_rows", "rows", "table_stride")),
-        *((name, ctypes.c_int32) for name in ("padded", "flipped")),
-    ]
-
-
 def weight_gradient(features: Tensor, grad: Tensor, table: Table, weight: Tensor) -> Tensor:
     """The gradient [V, C_in, C_out] float32 of a weight, with its strides, from features
     [N_source, C_in] and the gradient [N, C_out] of the convolution; rows from the table's count on
     are left out. Sums are taken in float32. ValueError as of `convolve`."""
-    offsets, c_in, c_out = weight.shape
     result = torch.empty_like(weight, dtype=torch.float32)
-    features, neighbours = features.detach().float().contiguous(), table.neighbours
-    grad = pad(grad.detach().float(), (0, -c_out % GRADIENT_VECTOR)).contiguous()
-    rows = len(grad) if table.count is None else min(int(table.count), len(grad))
-    neighbours = neighbours if neighbours.stride(1) == 1 else neighbours.contiguous()
-    job = _Rows(
-        features.data_ptr(),
-        neighbours.data_ptr(),
-        grad.data_ptr(),
-        len(features),
-        rows,
-        neighbours.stride(0),
-        grad.shape[1],
-        table.flipped,
-    )
+    features, table = features.detach().float().contiguous(), _with_rows_side_by_side(table)
+    grad = pad(grad.detach().float(), (0, -weight.shape[2] % GRADIENT_VECTOR)).contiguous()
+    job = _Rows.of(table, features, grad)
     if loaded().weight_gradient(ctypes.byref(job), ctypes.byref(_Weight.of(result)), threads()):
         raise ValueError(
-            f"features: {len(features)} rows, the kernel map reads row {int(neighbours.max())}"
+            f"features: {len(features)} rows, the kernel map reads row "
+            f"{int(table.neighbours.max())}"
         )
     return result
+
+
+def _with_rows_side_by_side(table: Table) -> Table:
+    neighbours = table.neighbours
+    return (
+        table if neighbours.stride(1) == 1 else table._replace(neighbours=neighbours.contiguous())
+    )
 
 
 def _check_convolution(

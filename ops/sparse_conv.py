@@ -252,7 +252,7 @@ def _on_cpu_kernels(
     tensors = [t for t in (features, weight, bias, residual) if t is not None]
     table = kernel_map.forward
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
-        packed, dtype = cpu.pack_weight(weight), features.dtype
+        packed, dtype = cpu.pack_weight(weight, table), features.dtype
         return cpu.convolve(features, packed, table, bias, relu, dtype, residual)
     out = BareConv.apply(features, weight, kernel_map, ON_CPU_KERNELS)
     return finished(out, table.count, bias, residual, relu).to(features.dtype)
@@ -260,7 +260,7 @@ def _on_cpu_kernels(
 
 def _cpu_convolve(features: Tensor, weight: Tensor, table: Table) -> Tensor:
     """As `plain_convolve`, in float32."""
-    return cpu.convolve(features, cpu.pack_weight(weight), table)
+    return cpu.convolve(features, cpu.pack_weight(weight, table), table)
 
 
 class Route(NamedTuple):

@@ -111,9 +111,13 @@ def _add_network_arguments(network: argparse.ArgumentParser) -> None:
 
 def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
     spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    spconv.add_argument("--precision", nargs="+", choices=KERNELS[:3], default=KERNELS[:3])
+    spconv.add_argument("--precision", nargs="+", choices=KERNELS, default=KERNELS[:3])
     widths = [16, 32, 64, 128, 256, 512]
     spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+    spconv.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    spconv.add_argument(
+        "--voxels", type=number, default=200_000, help="of a scan, at most (default: 200,000)"
+    )
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
@@ -186,6 +190,8 @@ def _measure(options: argparse.Namespace) -> dict:
         return _measure_pipeline(options)
     if options.command == "fleet":
         return _measure_fleet(options)
+    if options.command == "spconv":
+        return _measure_spconv(options)
     _require_cuda(options.command)
     if options.command == "sampling":
         return points.sampling(options.repeats)
@@ -196,11 +202,6 @@ def _measure(options: argparse.Namespace) -> dict:
         return points.measure(scans, options.repeats)
     if options.command == "operators":
         return ops.operators(scans, options.repeats)
-    if options.command == "spconv":
-        from millisecond.tools.benchmarks import from_spconv
-
-        sizes = options.batch, options.precision, options.channels
-        return from_spconv.measure(scans, *sizes, options.repeats)
     if options.command == "dataflows":
         from millisecond.tools.benchmarks import dataflows
 
@@ -211,6 +212,20 @@ def _measure(options: argparse.Namespace) -> dict:
         return ops.ladder(scans, options.batch)
     sizes = options.batch, options.precision, options.repeats
     return ops.measure(load_config(CONFIG), scans, *sizes)
+
+
+def _measure_spconv(options: argparse.Namespace) -> dict:
+    from millisecond.tools.benchmarks.from_spconv import cases, measure
+    from millisecond.tools.benchmarks.timing import load_scans
+
+    if options.device == "cuda":
+        _require_cuda(options.command)
+    elif options.precision != ["fp32"]:
+        raise ValueError(f"precision: {options.precision}, on a CPU --precision fp32 is measured")
+    scans = load_scans(options.frames, options.count)
+    place = options.voxels, options.device
+    found = cases(scans, options.batch, options.channels, *place)
+    return measure(found, options.precision, options.repeats, scans.source, options.device)
 
 
 def _require_cuda(command: str) -> None:

@@ -1,4 +1,4 @@
-"""Sites of which several rows have one, or some are outside of the grid, as spconv 2 takes them.
+"""Sites with several rows, or outside of the grid, as spconv 2 takes them.
 
 A strided layer adds the rows of a site. A submanifold one keeps all rows, and for it the first row
 of a site stands for the site: to the offsets before the centre that row alone is an output, and
@@ -114,7 +114,7 @@ def are_repeated(source: Sites, target: Sites) -> bool:
 
 
 def between(source: Sites, target: Sites, features: Tensor, convolve: Convolve) -> Tensor:
-    """A convolution, without its bias, between sites either or both of which are repeated."""
+    """A convolution, without its bias, to or from repeated sites."""
     if source is target and isinstance(source, RepeatedSites):
         return source.among_rows(features, convolve)
     if isinstance(source, RepeatedSites):
@@ -140,6 +140,8 @@ class _ByCell(torch.autograd.Function):
 
 def _sums(features: Tensor, sites: RepeatedSites) -> Tensor:
     rows = features.index_select(0, sites._by_cell)
+    if len(sites.count) == 0:  # all rows are outside of the grid
+        return rows
     exact = rows if rows.dtype == torch.float64 else rows.float()
     added = torch.segment_reduce(exact, "sum", lengths=sites.count, axis=0, unsafe=True)
     return added.to(features.dtype)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import itertools
 import unittest
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
-import numpy as np
+import torch
+from torch.testing import assert_close
+
+from millisecond.ops.spconv.utils import tensor_of
+
+_compare = partial(assert_close, equal_nan=True, check_dtype=False)
 
 
 class TestCase(unittest.TestCase):
-    """Assertions about arrays of one shape, or what numpy turns into them."""
+    """Assertions about arrays of one shape, or what torch turns into a tensor."""
 
     def assertAllEqual(self, a: Any, b: Any) -> None:
-        self.assertEqual(np.shape(a), np.shape(b))
-        np.testing.assert_array_equal(a, b)
+        _compare(tensor_of(a), tensor_of(b), rtol=0, atol=0)
 
     def assertAllClose(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str = ""
@@ -25,8 +31,8 @@ class TestCase(unittest.TestCase):
             a, b = {"": a}, {"": b}
         self.assertEqual(a.keys(), b.keys(), msg)
         for key in a:
-            self.assertEqual(np.shape(a[key]), np.shape(b[key]), f"{key} {msg}")
-            np.testing.assert_allclose(a[key], b[key], rtol, atol, err_msg=f"{key} {msg}")
+            with self.subTest(msg, key=key):
+                _compare(tensor_of(a[key]), tensor_of(b[key]), rtol=rtol, atol=atol)
 
 
 def params_grid(*params: Sequence) -> list[list]:
@@ -41,25 +47,31 @@ def generate_sparse_data(
     integer: bool = False,
     data_range: Sequence[Any] = (-1, 1),
     with_dense: bool = True,
-    dtype: Any = np.float32,
+    dtype: Any = "float32",
     shape_scale: int = 1,
-) -> dict[str, np.ndarray]:
-    """A batch of grids with random features [N, C] at num_points[b] different sites of grid b.
+) -> dict[str, Any]:
+    """A batch of grids with random features [N, C] at num_points[b] different sites of grid b, as
+    arrays. torch draws them.
 
     indices [N, D + 1] int32 have the number of the grid behind the site, whose numbers are
     multiples of `shape_scale`; features_dense [B, C, *shape] are there `with_dense`.
     """
     cells = [size // shape_scale for size in shape]
-    chosen = [np.random.permutation(np.prod(cells))[:count] for count in num_points]
-    frame = np.repeat(np.arange(len(chosen)), [len(part) for part in chosen])
-    site = np.stack(np.unravel_index(np.concatenate(chosen), cells), axis=1) * shape_scale
-    size = len(site), num_channels
+    chosen = [torch.randperm(prod(cells))[:count] for count in num_points]
+    frame = torch.repeat_interleave(torch.tensor([len(part) for part in chosen]))
+    site = torch.stack(torch.unravel_index(torch.cat(chosen), cells), dim=1) * shape_scale
     low, high = data_range
-    drawn = np.random.randint(low, high, size) if integer else np.random.uniform(low, high, size)
-    features = drawn.astype(dtype)
-    data = {"features": features, "indices": np.column_stack((site, frame)).astype(np.int32)}
+    size = len(site), num_channels
+    if integer:
+        features = torch.randint(low, high, size).double()
+    else:
+        features = torch.rand(size, dtype=torch.float64) * (high - low) + low
+    data = {
+        "features": features.numpy().astype(dtype),
+        "indices": torch.cat((site, frame[:, None]), dim=1).int().numpy(),
+    }
     if with_dense:
-        grid = np.zeros((len(chosen), *shape, num_channels), dtype)
+        grid = features.new_zeros(len(chosen), *shape, num_channels)
         grid[(frame, *site.T)] = features
-        data["features_dense"] = np.ascontiguousarray(np.moveaxis(grid, -1, 1))
+        data["features_dense"] = grid.movedim(-1, 1).contiguous().numpy().astype(dtype)
     return data

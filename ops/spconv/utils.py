@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext as nullcontext  # programs import it from here
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -203,36 +202,34 @@ def _on_host(points: Any) -> Tensor:
     return torch.as_tensor(array).float()
 
 
-def rbbox_iou(
-    box_corners: Any, qbox_corners: Any, standup_iou: Any, standup_thresh: float
-) -> np.ndarray:
-    """IoU [N, K] of rotated boxes, arrays [N, 4, 2] and [K, 4, 2] of their corners one after
-    another; 0 where standup_iou [N, K] is not above its threshold."""
+def rbbox_iou(box_corners: Any, qbox_corners: Any, standup_iou: Any, standup_thresh: float) -> Any:
+    """IoU, an array [N, K], of rotated boxes, arrays [N, 4, 2] and [K, 4, 2] of their corners one
+    after another; 0 where standup_iou [N, K] is not above its threshold."""
     shared, first, second = _overlaps(box_corners, qbox_corners, standup_iou, standup_thresh)
     union = first + second - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return torch.where(union > 0, shared / union, 0).to(tensor_of(box_corners).dtype).numpy()
 
 
 def rbbox_intersection(
     box_corners: Any, qbox_corners: Any, standup_iou: Any, standup_thresh: float
-) -> np.ndarray:
+) -> Any:
     """The same for the area that two boxes share."""
-    return _overlaps(box_corners, qbox_corners, standup_iou, standup_thresh)[0]
+    shared, _, _ = _overlaps(box_corners, qbox_corners, standup_iou, standup_thresh)
+    return shared.to(tensor_of(box_corners).dtype).numpy()
 
 
-def _overlaps(first: Any, second: Any, standup: Any, threshold: float) -> tuple[np.ndarray, ...]:
-    """The areas [N, K] that boxes share, and the areas [N, 1] and [1, K] of the boxes."""
+def _overlaps(first: Any, second: Any, standup: Any, threshold: float) -> tuple[Tensor, ...]:
+    """The areas [N, K] that boxes share, and the areas [N, 1] and [1, K] of the boxes, float64."""
     a, b = _rotated_boxes("box_corners", first), _rotated_boxes("qbox_corners", second)
-    row, column = np.nonzero(np.asarray(standup) > threshold)
-    shared = np.zeros((len(a), len(b)), np.asarray(first).dtype)
-    shared[row, column] = paired_overlap_bev(a[row], b[column]).numpy()
-    areas = [(boxes[:, 3] * boxes[:, 4]).numpy().astype(shared.dtype) for boxes in (a, b)]
-    return shared, areas[0][:, None], areas[1][None]
+    row, column = (tensor_of(standup) > threshold).nonzero(as_tuple=True)
+    shared = a.new_zeros(len(a), len(b))
+    shared[row, column] = paired_overlap_bev(a[row], b[column])
+    return shared, (a[:, 3] * a[:, 4])[:, None], (b[:, 3] * b[:, 4])[None]
 
 
 def _rotated_boxes(name: str, corners: Any) -> Tensor:
     """[N, 7] (x, y, z, l, w, h, yaw) float64 of corners [N, 4, 2]; ValueError for other shapes."""
-    corners = torch.from_numpy(np.array(corners, np.float64))
+    corners = tensor_of(corners).double()
     if corners.ndim != 3 or corners.shape[1:] != (4, 2):
         raise ValueError(f"{name}: expected [N, 4, 2], got {list(corners.shape)}")
     first, second, third, fourth = corners.unbind(1)
@@ -242,8 +239,13 @@ def _rotated_boxes(name: str, corners: Any) -> Tensor:
     wrong = (skew > 0.05 * (length + width)).nonzero()  # corners are rounded
     if len(wrong):
         row = int(wrong[0])
-        raise ValueError(f"{name}: row {row} is no rectangle: {corners[row].tolist()}")
+        raise ValueError(f"{name}: row {row} is not a rectangle: {corners[row].tolist()}")
     none = torch.zeros_like(length)
     yaw = torch.atan2(along[:, 1], along[:, 0])
     x, y = corners.mean(1).unbind(1)
     return torch.stack((x, y, none, length, width, none, yaw), dim=1)
+
+
+def tensor_of(array: Any) -> Tensor:
+    """A tensor of an array, in any order of its memory, or of numbers."""
+    return torch.as_tensor(array.copy() if hasattr(array, "__array_interface__") else array)

@@ -102,6 +102,47 @@ void check_convolution(int c_in, int c_out, bool flipped, bool relu, bool rounde
   require(convolve(&job, ALONE) == 1, "convolve of a row that is not there");
 }
 
+// As a kernel map's way through the layouts: [offsets][c_in][c_out], or spconv's [c_out][offsets][c_in].
+void check_weights(int c_in, int c_out, bool turned, bool flipped) {
+  const int offsets = 9, rows = 150, source_rows = 90, filled = (c_out + 15) / 16 * 16;
+  std::vector<float> weight = numbers(size_t(offsets) * c_in * c_out), straight(weight.size());
+  Weight job = {weight.data(), int64_t{c_in} * c_out, c_out, 1, offsets, c_in, c_out, 0};
+  if (turned) job.of_offset = c_in, job.of_c_in = 1, job.of_c_out = int64_t{offsets} * c_in;
+  const auto place = [&](int v, int i, int c) { return v * job.of_offset + i * job.of_c_in + c * job.of_c_out; };
+  for (int v = 0; v < offsets; ++v)
+    for (int i = 0; i < c_in; ++i)
+      for (int c = 0; c < c_out; ++c) straight[(size_t(v) * c_in + i) * c_out + c] = weight[place(v, i, c)];
+  const std::vector<float> wanted = packed(straight, offsets, c_in, c_out);
+  std::vector<float> panels(wanted.size(), 7);
+  pack_weight(&job, nullptr, panels.data(), THREE);
+  for (size_t i = 0; i < wanted.size(); ++i) require(panels[i] == wanted[i], "pack_weight");
+
+  const std::vector<float> features = numbers(size_t(source_rows) * c_in);
+  std::vector<float> gradient = numbers(size_t(rows) * filled);
+  for (int n = 0; n < rows; ++n) std::fill_n(&gradient[size_t(n) * filled + c_out], filled - c_out, 0.f);
+  std::vector<int32_t> table(size_t(offsets) * rows);
+  for (int32_t& row : table) row = below(3) ? -1 : below(source_rows);
+  std::fill_n(table.begin() + 2 * rows, rows, -1);  // an offset that nobody reads
+  const Rows read = {features.data(), table.data(), gradient.data(), source_rows, rows, rows, filled, flipped};
+  require(weight_gradient(&read, &job, THREE) == 0, "weight_gradient");
+  for (int v = 0; v < offsets; ++v)
+    for (int i = 0; i < c_in; ++i)
+      for (int c = 0; c < c_out; ++c) {
+        double sum = 0, sizes = 0;
+        for (int n = 0; n < rows; ++n) {
+          const int from = table[size_t(v) * rows + n];
+          if (from < 0) continue;
+          const double product = double(features[size_t(from) * c_in + i]) * gradient[size_t(n) * filled + c];
+          sum += product;
+          sizes += std::abs(product);
+        }
+        const float found = weight[place(flipped ? offsets - 1 - v : v, i, c)];
+        require(std::abs(found - sum) <= 1e-6 * sizes, "weight_gradient");
+      }
+  table[5] = source_rows;
+  require(weight_gradient(&read, &job, ALONE) == 1, "weight_gradient of a row that is not there");
+}
+
 // ---- kernel maps -----------------------------------------------------------------------------------------------
 
 using Site = std::vector<int32_t>;  // b, z, y, x
@@ -299,6 +340,9 @@ int main() {
     ++flags;
   }
   report("convolution");
+  for (const auto& [c_in, c_out] : channels)
+    for (const int set : {1, 2}) check_weights(c_in, c_out, set & 1, set & 2);
+  report("weights");
   check_maps();
   report("maps");
   const Rays rays;

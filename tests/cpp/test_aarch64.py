@@ -28,11 +28,11 @@ def test_the_kernels_agree_with_loops_and_closed_forms(tmp_path):
         compiled(*cpu.FLAGS, ORIN, "-Wno-psabi", *exact, "-c", *sorted(sources.glob("*.cpp")))
     program = ROOT / "tests" / "cpp" / "cpu_kernels.cpp"
     objects = sorted(path.name for path in tmp_path.glob("*.o"))
-    assert objects == ["convolution.o", "index.o", "ray_casting.o"]
+    assert objects == ["convolution.o", "index.o", "ray_casting.o", "weights.o"]
     compiled("-std=c++17", "-O1", f"-I{ROOT}", program, *objects, "-pthread", "-static", "-o", "it")
     done = subprocess.run([EMULATOR, tmp_path / "it"], stdout=-1, text=True, timeout=300)
     kernels = dict(line.split() for line in done.stdout.splitlines())
     assert done.returncode == 0, done.stdout
-    assert list(kernels) == ["convolution", "maps", "rays", "bfloat16"]
-    assert all(int(agreed) > 10_000 for agreed in list(kernels.values())[:3])
+    assert list(kernels) == ["convolution", "weights", "maps", "rays", "bfloat16"]
+    assert all(int(agreed) > 10_000 for agreed in list(kernels.values())[:4])
     assert kernels["bfloat16"] == "0"  # Python then gives float32

@@ -113,6 +113,31 @@ def test_gradients(strided):
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+@pytest.mark.parametrize("seed", range(20))
+def test_weights_are_taken_and_their_gradients_given_with_any_strides(seed, dtype):
+    """As spconv has them, [C_out, V, C_in]; and for one table alone, in memory used before."""
+    features, weight, bias, table = random_case(seed)
+    turned = weight.to(dtype).permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert torch.equal(pack_weight(turned).panels, pack_weight(weight.to(dtype)).panels)
+    wanted = convolve(features, pack_weight(turned), table, bias)
+    pack_weight(torch.full_like(turned, torch.nan), Table(torch.zeros_like(table.neighbours)))
+    assert torch.equal(convolve(features, pack_weight(turned, table), table, bias), wanted)
+
+    grad = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(seed))
+    found = cpu.weight_gradient(features, grad, table, turned)
+    assert found.stride() == turned.stride()
+    same = cpu.weight_gradient(features, grad, table, weight)
+    assert torch.equal(found, same)
+    columns = table.neighbours.flip(0) if table.flipped else table.neighbours
+    for offset, column in enumerate(columns.long()):
+        row = (column >= 0).nonzero()[:, 0]
+        row = row if table.count is None else row[row < table.count]
+        exact = features[column[row]].double().T @ grad[row].double()
+        assert (found[offset] - exact).norm() <= 2e-6 * exact.norm()
+
+
+@needs_kernels
 @pytest.mark.parametrize("seed", range(6))
 def test_the_index_does_not_depend_on_the_threads(seed, monkeypatch):
     """More sites than one thread takes at once; the reference has no threads."""
@@ -148,6 +173,8 @@ def test_a_table_that_reads_beyond_the_features_is_an_error():
     weight, table = pack_weight(torch.ones(1, 2, 2)), torch.tensor([[0, 1, 2]], dtype=torch.int32)
     with pytest.raises(ValueError, match="features: 2 rows, the kernel map reads row 2"):
         convolve(torch.ones(2, 2), weight, Table(table))
+    with pytest.raises(ValueError, match="features: 2 rows, the kernel map reads row 2"):
+        cpu.weight_gradient(torch.ones(2, 2), torch.ones(3, 2), Table(table), torch.ones(1, 2, 2))
 
 
 @needs_kernels

@@ -4,7 +4,7 @@ millisecond.ops.spconv: the same networks, from one source, on both engines."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 import millisecond.ops.spconv as ours
 from millisecond.ops.lab.spconv_networks import positional_encoding, second, stack, unet
-from millisecond.ops.lab.timing import Times, set_precision, timed, wall
+from millisecond.ops.lab.timing import Times, by_turns, set_precision, timed
 from millisecond.ops.voxelize import Voxels
+from millisecond.tools.benchmarks.network import hardware
 from millisecond.tools.benchmarks.timing import AROUND, KITTI, Scans, simulated_sweeps
 
 PATIENCE = 200  # ms for the calls of one figure, three at least
@@ -32,22 +33,22 @@ class NetworkCase(NamedTuple):
 
 
 def measure(
-    scans: Scans, batches: list[int], precisions: list[str], channels: list[int], repeats: int
+    found: Iterable[NetworkCase], precisions: list[str], repeats: int, source: str, device: str
 ) -> dict:
     """The table; prints it as it comes."""
-    engines = available()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {scans.source}")
-    print(f"engines: {', '.join(engines)}; ms by the wall clock, MB of peak memory\n")
+    engines, name = available(device), hardware(torch.device(device))
+    print(f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, {source}")
+    print(f"engines: {', '.join(engines)}; ms by the wall clock, MB of a GPU's peak memory\n")
     rows = []
-    for case in cases(scans, batches, channels):
+    for case in found:
         state = settled(case)
         for precision in precisions:
             for training in (False, True):
                 rows.append(compare(case, state, engines, precision, training, repeats))
-    return {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": rows}
+    return {"device": name, "scans": source, "rows": rows}
 
 
-def available() -> dict[str, ModuleType]:
+def available(device: str) -> dict[str, ModuleType]:
     """This engine, and spconv where it is installed."""
     engines = {"millisecond": ours}
     try:
@@ -56,17 +57,21 @@ def available() -> dict[str, ModuleType]:
 
         spconv.constants.SPCONV_ALLOW_TF32 = True  # rows of tf32 are tf32 on both
         engines["spconv"] = spconv.pytorch
+        if device == "cpu":  # its gradients ask for a GPU's stream there, and use none
+            spconv.pytorch.ops.get_current_stream = lambda: 0
     except ImportError:
         print("spconv is not installed: one engine only")
     return engines
 
 
-def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[NetworkCase]:
+def cases(
+    scans: Scans, batches: list[int], channels: list[int], most: int, device: str
+) -> Iterator[NetworkCase]:
     """SECOND's encoder, a U-Net, PTv3's positional encoding, and layers of every width."""
     places = {"KITTI": (scans, KITTI), "360": (simulated_sweeps(4), AROUND)}
     for scan, (clouds, grid) in places.items():
         for batch in batches:
-            voxels = clouds.voxels(range(batch), grid, 200_000)
+            voxels = clouds.voxels(range(batch), grid, most, device)
             place = scan, voxels, grid.sparse_shape
             yield NetworkCase("SECOND", second, 4, *place)
             yield NetworkCase("U-Net", unet, 4, *place)
@@ -85,27 +90,25 @@ def compare(
 ) -> dict:
     """Time and peak memory of both engines on one set of weights, and how their results differ."""
     rows, batch = len(case.voxels.coords), case.voxels.batch_size
+    device = case.voxels.coords.device
     row: dict[str, Any] = {"network": case.name, "scan": case.scan, "batch": batch, "voxels": rows}
     row |= {"precision": precision, "work": "training" if training else "inference"}
-    outputs = {}
+    outputs, steps, slowest = {}, {}, 0.0
     for name, engine in engines.items():
         try:
-            network = case.build(engine).cuda()
+            network = case.build(engine).to(device)
             network.load_state_dict(state)
             step = Step(case, engine, network, set_precision(precision), training)
             outputs[name] = step().detach().float()
-            gc.collect()  # a cycle that goes in the step would count as less memory
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            _, once = timed(step)
-            row[f"{name}_mb"] = (torch.cuda.max_memory_allocated() - before) / 1e6
-            times = Times.of(wall(step, min(repeats, max(3, int(PATIENCE / once))), warmup=1))
-            row[f"{name}_ms"], row[f"{name}_p99"] = times.median, times.p99
+            row[f"{name}_mb"], once = _memory(step, device)
+            steps[name], slowest = step, max(slowest, once)
         except Exception as error:  # an engine that cannot do this is a result, not the end
             text = str(error).strip().splitlines()
             row[f"{name}_error"] = f"{type(error).__name__}: {text[-1][:60] if text else ''}"
+    turns = min(repeats, max(3, int(PATIENCE / slowest))) if steps else 0
+    for name, samples in by_turns(steps, turns, warmup=1).items():
+        times = Times.of(samples)
+        row[f"{name}_ms"], row[f"{name}_p99"] = times.median, times.p99
     if len(outputs) == 2 and outputs["spconv"].shape == outputs["millisecond"].shape:
         ours, theirs = outputs.values()
         row["difference"] = float((ours - theirs).norm() / theirs.norm())
@@ -113,12 +116,25 @@ def compare(
     return row
 
 
+def _memory(step: Step, device: torch.device) -> tuple[float, float]:
+    """Megabytes of a GPU's memory that a step takes, 0 on a CPU; and its milliseconds."""
+    if device.type == "cpu":
+        return 0.0, timed(step)[1]
+    gc.collect()  # a cycle that goes in the step would count as less memory
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    _, once = timed(step)
+    return (torch.cuda.max_memory_allocated() - before) / 1e6, once
+
+
 @torch.no_grad()
 def settled(case: NetworkCase) -> dict[str, Tensor]:
     """Random weights, and the running statistics of these voxels: numbers as in a trained
     network."""
     torch.manual_seed(0)
-    network = case.build(ours).cuda()
+    network = case.build(ours).to(case.voxels.coords.device)
     torch.set_float32_matmul_precision("high")  # exact sums of 512 channels take long
     for module in network.modules():
         if isinstance(module, nn.BatchNorm1d):
@@ -140,9 +156,10 @@ class Step:
     ):
         self.case, self.engine, self.dtype, self.training = case, engine, dtype, training
         self.network = network.train(training) if training else network.eval().to(dtype)
-        generator = torch.Generator("cuda").manual_seed(1)
+        self.device = case.voxels.coords.device.type
+        generator = torch.Generator(self.device).manual_seed(1)
         shape = len(case.voxels.coords), case.inputs
-        self.features = torch.randn(shape, device="cuda", generator=generator)
+        self.features = torch.randn(shape, device=self.device, generator=generator)
         if not training:
             self.features = self.features.to(dtype)
         self.half = dtype != torch.float32
@@ -153,7 +170,8 @@ class Step:
             with torch.no_grad():
                 return self.forward()
         self.network.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", self.dtype if self.half else torch.float16, self.half):
+        dtype = self.dtype if self.half else torch.bfloat16
+        with torch.autocast(self.device, dtype, self.half):
             out = self.forward()
         if self.gradient is None:
             self.gradient = torch.randn_like(out)

@@ -25,15 +25,21 @@ class Scans(NamedTuple):
     points: list[Tensor]
     source: str
 
-    def batch(self, frames: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Points of some of the scans one after another, and their offsets, on the GPU."""
+    def batch(self, frames: Sequence[int], device: str = "cuda") -> tuple[Tensor, Tensor]:
+        """Points of some of the scans one after another, and their offsets, on a device."""
         clouds = [self.points[frame % len(self.points)] for frame in frames]
         sizes = torch.tensor([0, *map(len, clouds)])
-        return torch.cat(clouds).cuda(), sizes.cumsum(0).int().cuda()
+        return torch.cat(clouds).to(device), sizes.cumsum(0).int().to(device)
 
-    def voxels(self, frames: Sequence[int], grid: VoxelGrid = KITTI, most: int = 40_000) -> Voxels:
+    def voxels(
+        self,
+        frames: Sequence[int],
+        grid: VoxelGrid = KITTI,
+        most: int = 40_000,
+        device: str = "cuda",
+    ) -> Voxels:
         """Voxels of a batch of some of the scans, at most so many per frame."""
-        return voxelize(*self.batch(frames), grid, max_voxels=most)
+        return voxelize(*self.batch(frames, device), grid, max_voxels=most)
 
     def levels(self, frames: Sequence[int]) -> tuple[Level, ...]:
         """The sites of SECOND's encoder on a batch of some of the scans."""

@@ -21,7 +21,7 @@ struct Convolution {
 };
 
 struct Weight {
-  void* numbers;  // [offsets][c_in][c_out] float32, or bfloat16
+  void* numbers;                         // [offsets][c_in][c_out] float32, or bfloat16
   int64_t of_offset, of_c_in, of_c_out;  // strides
   int32_t offsets, c_in, c_out;
   int32_t bfloat16;
@@ -45,8 +45,9 @@ int32_t widest_panel();
 int32_t multiplies_bfloat16();
 // 0, or 1 where the table holds a row that the source has not.
 int32_t convolve(const Convolution* convolution, Threads threads);
-// The weight as panels; of bfloat16 two of c_in side by side.
-void pack_weight(const Weight* weight, void* panels, Threads threads);
+// The weight as panels, of bfloat16 two of c_in side by side; where `rows` are given, of offsets that their table
+// has.
+void pack_weight(const Weight* weight, const Rows* rows, void* panels, Threads threads);
 // The gradient of a float32 weight is written to `gradient`. 0, or 1 as above.
 int32_t weight_gradient(const Rows* rows, const Weight* gradient, Threads threads);
 }

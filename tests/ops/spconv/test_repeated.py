@@ -167,6 +167,24 @@ def test_networks_in_training_and_inference(name, device):
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_all_rows_outside(device):
+    indices = torch.tensor([[0, 9, 9, 9], [5, 1, 1, 1], [-1, 0, 0, 0]], device=device)
+    features = torch.ones(3, 4, device=device, requires_grad=True)
+    x = spconv.SparseConvTensor(features, indices, GRIDS[3], BATCH)
+    conv = spconv.SubMConv3d(4, 16, 3).to(device)
+    down = spconv.SparseConv3d(16, 8, 3, 2, 1, indice_key="d").to(device)
+    up = spconv.SparseInverseConv3d(8, 4, 3, "d").to(device)
+    y, centre = conv(x), conv.weight[:, 1, 1, 1]
+    torch.testing.assert_close(y.features, features @ centre.T + conv.bias, rtol=1e-3, atol=1e-3)
+    z = up(down(y))
+    assert torch.equal(z.features, up.bias.expand(3, -1))
+    assert z.dense().count_nonzero() == 0
+    z.features.sum().backward()
+    for pool in (spconv.SparseMaxPool3d(2), spconv.SparseAvgPool3d(2)):
+        assert pool(x).features.shape == (0, 4)
+
+
 def test_what_tells_rows_of_one_site_apart_says_so():
     x = tensor(sites(0, 3), 3)
     data = spconv.SubMConv3d(3, 3, 3, indice_key="a").double()(x).find_indice_pair("a")

@@ -108,7 +108,7 @@ def test_overlap_of_rotated_boxes(dtype):
     np.testing.assert_allclose(found, shared[None], atol=1e-5)
     np.testing.assert_allclose(ratio, (shared / (4 - shared))[None], atol=1e-5)
     assert utils.rbbox_iou(first, second[:0], standup[:, :0], 0).shape == (1, 0)
-    with pytest.raises(ValueError, match="qbox_corners: row 1 is no rectangle"):
+    with pytest.raises(ValueError, match="qbox_corners: row 1 is not a rectangle"):
         utils.rbbox_iou(first, second[:3] * [[[1, 1]], [[2, 1]], [[1, 1]]], standup[:, :3], 0)
     with pytest.raises(ValueError, match=r"box_corners: expected \[N, 4, 2\], got \[4, 2\]"):
         utils.rbbox_intersection(first[0], second, standup, 0)
