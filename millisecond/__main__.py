@@ -58,7 +58,7 @@ usage: millisecond COMMAND ...      millisecond COMMAND --help shows examples
 
 Start with one of:
   millisecond tour --output out         all of it, on a simulated drive
-  millisecond demo street:7             a simulated street, live
+  millisecond demo street:36             a simulated street, live
   millisecond detect scans --output results
                                         your scans: .bin, .npy, .pcd, .ply
 {programs}

@@ -58,7 +58,7 @@ from millisecond.tools.program import (
 
 EXAMPLE = """examples:
   millisecond demo 2011_09_26_drive_0005_sync
-  millisecond demo street:7 --record street.mp4 --frames 100
+  millisecond demo street:36 --record street.mp4 --frames 100
   millisecond demo udp:2368 --record drive.mcap
   millisecond demo scans --weights output/mine/weights.safetensors --browser
 

@@ -1,6 +1,8 @@
 """Folders as sources: plain clouds, KITTI's kinds of drives, faults on the way, loops, streets."""
 
+import re
 import shutil
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
@@ -216,6 +218,26 @@ def test_streets_one_after_the_other(monkeypatch):
     np.testing.assert_allclose([scan.time for scan in scans], [0, 0.1, 0.2, 0.3, 0.4])
     np.testing.assert_array_equal(scans[4].points, simulate(8, 0.1).points)
     assert scans[0].calibration is simulated_calibration()
+
+
+def test_a_street_begins_with_something_in_view(monkeypatch):
+    """Streets 27 and 28 are empty, by their own labels."""
+    monkeypatch.setattr("millisecond.data.live.source.TURNS", 1)
+    names = [scan.name for scan in islice(open_source("street:26"), 2)]
+    assert names == ["000026_00", "000029_00"]
+    assert [len(simulate(seed).boxes) for seed in (27, 28)] == [0, 0]
+
+
+def test_the_example_of_the_readme_is_full_and_in_motion():
+    """Its film begins with many objects of all classes before the camera, and they move."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for seed in map(int, re.findall(r"street:(\d+)", readme)):
+        first, later = (simulate(seed, time) for time in (0.0, 1.0))
+        near = np.hypot(*first.boxes[:, :2].T) < 50
+        kinds = Counter(name for name, seen in zip(first.names, near, strict=True) if seen)
+        assert all(kinds[name] >= 3 for name in ("Car", "Pedestrian", "Cyclist")), kinds
+        apart = first.boxes[:, None, :2] - later.boxes[None, :, :2]
+        assert (np.hypot(*apart.transpose(2, 0, 1)).min(axis=1) > 0.5).sum() >= 5
 
 
 def test_a_fault_that_returns_is_no_flood():
