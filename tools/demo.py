@@ -27,7 +27,7 @@ from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detector import Detector
-from millisecond.detector.draw.browser import PORT, BrowserView, invitation
+from millisecond.detector.draw.browser import BrowserView, invitation
 from millisecond.detector.draw.camera import read_image
 from millisecond.detector.draw.film import Film
 from millisecond.detector.draw.png import require_own, save_png
@@ -45,6 +45,7 @@ from millisecond.detector.following import (
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
+    add_browser,
     add_mounting,
     columns_of,
     detector_of,
@@ -101,14 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="write a film (.mp4) or a recording of ROS 2 (.mcap), no window",
     )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
-    add(
-        "--browser",
-        type=port,
-        nargs="?",
-        const=PORT,
-        metavar="PORT",
-        help=f"serve the view as a web page, no window (default port: {PORT})",
-    )
+    add_browser(parser)
     add("--colour", choices=LIVE, default=LIVE[0], help="of the points (default: %(default)s)")
     add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
     add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
@@ -121,13 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.output and is_message_file(options.record):
         parser.error("--output: not with a recording; PNGs go with a film (.mp4), or alone")
     return run(lambda: show(options))
-
-
-def port(text: str) -> int:
-    """An argument that is the number of a port."""
-    if number(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port; ports end at 65535")
-    return int(text)
 
 
 def show(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from importlib import import_module
 from threading import Lock, RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,14 @@ PANEL = 290  # pixels: width of the legend in the panel
 INVITED = "click on a box for its figures"
 
 
+class Stills(NamedTuple):
+    """Scans of which a page shows the one that its user chooses."""
+
+    count: int
+    first: int  # that it shows at first, from 0
+    by_error: bool | None  # whether boxes are coloured by error at first; None: there are no errors
+
+
 class BrowserView:
     """Serves a page that shows a scan and its boxes, and can show another one at any time.
 
@@ -61,14 +69,12 @@ class BrowserView:
     def __init__(
         self,
         port: int,
-        score: float | None,
+        scans: float | Stills,
         colour_by: str = "height",
-        frames: int = 1,
-        judged: bool = False,
     ):
-        """score: where the slider of the least score stands at first, of scans that come one after
-        the other; None: scans stand still, and there is a slider over so many frames. colour_by:
-        of the points at first, one of style.COLOURINGS. judged: boxes have verdicts.
+        """scans: of a stream, where the slider of the least score stands at first, see `choices`;
+        or scans that stand still, see `still`. colour_by: of the points at first, one of
+        style.COLOURINGS.
 
         Raises ValueError where viser is missing, OSError where the port is taken.
         """
@@ -88,14 +94,7 @@ class BrowserView:
         self._picked: tuple[str, int] | None = None  # a set and a row of it
         self._lock = RLock()  # the panel changes while another scan comes
         self._prepare_scene()
-        self._prepare_panel(colour_by, judged)
-        if score is None:
-            self._frame = self._server.gui.add_slider("frame", 1, max(frames, 2), 1, 1)
-            self._frame.visible = frames > 1
-        else:
-            self._paused = self._server.gui.add_checkbox("pause", False)
-            self._score = self._server.gui.add_slider("score from", 0.0, 1.0, 0.05, score)
-            self._trails.visible = True
+        self._prepare_panel(scans, colour_by)
         self._server.on_client_connect(self._welcome)
         self._server.on_client_disconnect(lambda page: self._texts.pop(page.client_id, None))
 
@@ -112,8 +111,8 @@ class BrowserView:
         return self._score.value, self._paused.value
 
     @property
-    def place(self) -> tuple[int, bool]:
-        """The frame that the user wants to see, from 0, and whether boxes are coloured by error."""
+    def still(self) -> tuple[int, bool]:
+        """The frame that the user wants to see, from 0, and whether with boxes by error."""
         return self._frame.value - 1, self._boxes_by.value == "error"
 
     def show(self, shown: Shown) -> None:
@@ -180,15 +179,24 @@ class BrowserView:
         segments = ring_segments(180)
         self._lines("/rings", segments, np.full((len(segments), 3), np.array(RING) / 255), THIN)
 
-    def _prepare_panel(self, colour_by: str, judged: bool) -> None:
+    def _prepare_panel(self, scans: float | Stills, colour_by: str) -> None:
         gui = self._server.gui
         gui.set_panel_label("millisecond")
         self._text = gui.add_markdown("loading")
         self._legend = gui.add_image(np.asarray(legend({}, 1)), format="png")
-        self._figures = gui.add_markdown(INVITED)
+        if isinstance(scans, Stills):
+            last = max(scans.count, 2)  # a slider has two ends
+            self._frame = gui.add_slider("frame", 1, last, 1, scans.first + 1)
+            self._frame.visible, judged = scans.count > 1, scans.by_error is not None
+            by = "error" if scans.by_error else "class"
+            self._boxes_by = gui.add_dropdown("boxes by", ("class", "error"), initial_value=by)
+            self._boxes_by.visible = judged
+        else:
+            self._paused = gui.add_checkbox("pause", False)
+            self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, scans)
+        self._trails = gui.add_checkbox("trails", True, visible=not isinstance(scans, Stills))
         self._colour_by = gui.add_dropdown("points by", COLOURINGS, initial_value=colour_by)
-        self._boxes_by = gui.add_dropdown("boxes by", ("class", "error"), visible=judged)
-        self._trails = gui.add_checkbox("trails", True, visible=False)
+        self._figures = gui.add_markdown(INVITED)
         for choice in (self._colour_by, self._trails):
             choice.on_update(lambda _: self.show(self._shown))
         self._server.scene.on_click()(self._click)
