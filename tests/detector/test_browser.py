@@ -19,7 +19,7 @@ from millisecond.detector.draw.browser import (
     invitation,
 )
 from millisecond.detector.draw.scene import box_lines
-from millisecond.detector.draw.style import CLASS_COLOURS, Palette, Shown
+from millisecond.detector.draw.style import CLASS_COLOURS, Palette, Photo, Shown
 
 pytest.importorskip("viser")
 
@@ -41,11 +41,11 @@ def test_a_page_is_served_while_frames_come(capfd):
     port = free_port()
     points = np.random.default_rng(0).uniform(-30, 30, (500, 4)).astype(np.float32)
     points[0] = np.nan
-    image = np.zeros((20, 60, 3), np.uint8)
+    photo = Photo(np.zeros((20, 60, 3), np.uint8), None)
     with BrowserView(port, 0.35) as browser:
         assert browser.choices == (0.35, False)
-        for count, inset in ((3, None), (5, image), (0, image), (1, None)):
-            browser.show(Shown(points, None, found(count), "000001", {"latency": "5 ms"}, inset))
+        for count, image in ((3, None), (5, photo), (0, photo), (1, None)):
+            browser.show(Shown(points, None, found(count), "000001", {"latency": "5 ms"}, image))
         browser.show(Shown(points[:0]))
         with urllib.request.urlopen(f"http://{HOST}:{port}/{browser.token}/", timeout=60) as answer:
             assert b"<html" in answer.read()[:500].lower()
