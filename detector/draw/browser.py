@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millisecond.data.files import require
+from millisecond.data.metric.kitti import MATCHED
 from millisecond.detector.draw.camera import draw_inset
 from millisecond.detector.draw.objects import figures_of
 from millisecond.detector.draw.scene import (
@@ -149,7 +150,11 @@ class BrowserView:
         """Of a click into the scene: the box under it is marked, and its figures are written."""
         with self._lock, self._server.atomic():
             origin, direction = np.array(ray.ray_origin), np.array(ray.ray_direction)
-            sets = {name: shown.boxes for name, shown in self._shown.sets.items()}
+            sets = {}
+            for name, shown in self._shown.sets.items():
+                sets[name] = np.array(shown.boxes, np.float64)
+                if shown is self._shown.ground_truth:  # of a match, the detection tells more
+                    sets[name][np.array(shown.verdicts) == MATCHED] = np.nan
             self._picked = first_hit(origin, direction, sets)
             self._show_picked()
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import write_labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.simulator import simulate
+from millisecond.detector.draw.scene import usual_view
 from millisecond.detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
 from millisecond.tools import demo, visualize
+from tests.helpers import chromium
 from tests.helpers.kitti_miniature import CAR, png, write_miniature
 from tests.helpers.warm_processes import WarmProcess
 from tests.helpers.weights import write_weights
@@ -182,6 +186,39 @@ def test_a_drive_without_labels_is_drawn_but_not_trained_on(tmp_path, plain):
     # A folder that is there must be whole.
     (drive / "label_2").mkdir()
     assert visualize.main(arguments) == 2
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium")
+def test_a_page_has_a_slider_over_frames_and_tells_of_a_box_that_is_clicked(tmp_path, root):
+    pytest.importorskip("viser")
+    for name, score in (("000002", 0.51), ("000005", 0.87)):
+        write_json(tmp_path / f"results/{name}.json", [CAR], [score], ["Car"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(ROOT / "tools" / "visualize.py"), "--root", str(root), "--browser", str(port)]
+    command += ["--detections", str(tmp_path / "results"), "--frames", "000002", "000005"]
+    process = WarmProcess(command, {})
+    address = process.told(r"http://\S+")
+    with chromium.opened(address, tmp_path / "browser") as page:
+        page.wait_for("000002")
+        page.press("ArrowRight", of="[role=slider]")
+        page.wait_for("000005")
+        size = page.evaluate("[innerWidth, innerHeight].join()")
+        view = usual_view(tuple(map(int, size.split(","))))
+        pixel = view.project(np.array([CAR[:3]]))[0][0]
+        page.click(*pixel.tolist())
+        figures = dict(
+            line.split("\t") for line in page.wait_for("0.87").splitlines() if "\t" in line
+        )
+        page.click(pixel[0], pixel[1] - 150)  # the sky
+        page.wait_for("click on a box")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    wanted = {"class": "Car", "from": "detection", "score": "0.87", "verdict": "matched"}
+    wanted |= {"overlap": "1.00", "size": "4.00 x 1.80 x 1.50 m", "distance": "20.0 m"}
+    assert wanted.items() <= figures.items() and int(figures["points"]) >= 40
 
 
 def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsys):
