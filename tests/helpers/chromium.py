@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-SIZE = (900, 600)  # pixels
+SIZE, PATIENCE = (900, 600), 60.0  # pixels; seconds
 OPTIONS = ("--headless=new", "--no-sandbox", "--use-angle=swiftshader", "--hide-scrollbars")
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -34,12 +35,17 @@ class Page:
         """The value of a script."""
         return self.tell("Runtime.evaluate", expression=script)["result"].get("value")
 
-    def wait_for(self, text: str, seconds: float = 60.0) -> str:
-        """All text of the page, once it holds this one."""
-        end = time.monotonic() + seconds
+    def wait_for(self, text: str, do: Callable[[], None] = lambda: None) -> str:
+        """All text of the page, once it holds this one. do: every two seconds until then, for a
+        page that is still being built takes neither mouse nor keys."""
+        start = again = time.monotonic()
         while text not in (shown := self.evaluate("document.body?.innerText ?? ''")):
-            assert time.monotonic() < end, f"{text} is not in: {shown}"
-            time.sleep(0.2)
+            now = time.monotonic()
+            assert now < start + PATIENCE, f"{text} is not in: {shown}"
+            if now >= again:
+                do()
+                again = now + 2
+            time.sleep(0.1)
         return shown
 
     def click(self, x: float, y: float) -> None:

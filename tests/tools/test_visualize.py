@@ -199,21 +199,19 @@ def test_a_page_has_a_slider_over_frames_and_tells_of_a_box_that_is_clicked(tmp_
     command = [str(ROOT / "tools" / "visualize.py"), "--root", str(root), "--browser", str(port)]
     command += ["--detections", str(tmp_path / "results"), "--frames", "000002", "000005"]
     process = WarmProcess(command, {})
-    address = process.told(r"http://\S+")
-    with chromium.opened(address, tmp_path / "browser") as page:
-        page.wait_for("000002")
-        page.press("ArrowRight", of="[role=slider]")
-        page.wait_for("000005")
-        size = page.evaluate("[innerWidth, innerHeight].join()")
-        view = usual_view(tuple(map(int, size.split(","))))
-        pixel = view.project(np.array([CAR[:3]]))[0][0]
-        page.click(*pixel.tolist())
-        figures = dict(
-            line.split("\t") for line in page.wait_for("0.87").splitlines() if "\t" in line
-        )
-        page.click(pixel[0], pixel[1] - 150)  # the sky
-        page.wait_for("click on a box")
-    process.send_signal(signal.SIGINT)
+    try:
+        address = process.told(r"http://\S+")
+        with chromium.opened(address, tmp_path / "browser") as page:
+            page.wait_for("000002")
+            page.wait_for("000005", lambda: page.press("ArrowRight", of="[role=slider]"))
+            size = page.evaluate("[innerWidth, innerHeight].join()")
+            view = usual_view(tuple(map(int, size.split(","))))
+            x, y = view.project(np.array([CAR[:3]]))[0][0].tolist()
+            told = page.wait_for("0.87", lambda: page.click(x, y)).splitlines()
+            figures = dict(line.split("\t") for line in told if "\t" in line)
+            page.wait_for("click on a box", lambda: page.click(x, y - 150))  # the sky
+    finally:
+        process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
     wanted = {"class": "Car", "from": "detection", "score": "0.87", "verdict": "matched"}
