@@ -68,13 +68,20 @@ def draw_birds_eye(
 
 
 def draw_thumbnail(
-    shown: Shown, colour_by: str, view: View | None, room: tuple[int, int]
+    shown: Shown,
+    colour_by: str,
+    view: View | None,
+    room: tuple[int, int],
+    captions: bool = False,
 ) -> np.ndarray:
-    """The same without any text, not larger than (width, height) pixels."""
+    """The same without title, axes and legend, not larger than (width, height) pixels."""
     view = view or _whole(shown)
     shrunk = min(limit / side for limit, side in zip(room, view.size, strict=True))
     view = view._replace(scale=view.scale * min(1.0, 0.999 * shrunk))
-    return np.asarray(_plot(shown, colour_by, view))
+    plot = _plot(shown, colour_by, view)
+    if captions:
+        _captions(plot, view, shown)
+    return np.asarray(plot)
 
 
 def _whole(shown: Shown) -> View:

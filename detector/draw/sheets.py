@@ -15,14 +15,14 @@ from millisecond.detector.draw.camera import draw_camera, draw_inset
 from millisecond.detector.draw.objects import draw_object_table, object_rows
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import BACKGROUND, FAINT, HEIGHTS, TEXT, Shown, ramp
-from millisecond.detector.draw.text import shortened, write
+from millisecond.detector.draw.text import shortened, wrapped, write
 from millisecond.detector.draw.view import View, Viewpoint
 
 GAP = 16  # pixels between two pictures
 RIGHT = 1280  # pixels, width of the column beside the bird's-eye view
 PHOTO = (RIGHT, 560)  # pixels, largest size of a camera's image in a film
 CELL = (400, 440)  # pixels, of a frame of the contact sheet
-CAPTION = 26  # pixels above or below each
+CAPTION, LINE, LINES = 26, 17, 3  # pixels above or below each, and of a further line; lines
 
 
 class Artist:
@@ -101,15 +101,22 @@ def side_by_side(pictures: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def compose_contact_sheet(cells: Sequence[tuple[str, np.ndarray]], columns: int) -> np.ndarray:
-    """Captions and pictures, each not larger than CELL, in rows."""
-    wide, high = CELL[0] + GAP, CELL[1] + CAPTION + GAP
+    """Captions and pictures, each not larger than CELL, in rows; captions take as many lines as the
+    longest needs, up to LINES."""
+    told = [wrapped(caption, 14, CELL[0]) for caption, _ in cells]
+    lines = min(max(map(len, told)), LINES)
+    above = CAPTION + LINE * (lines - 1)
+    wide, high = CELL[0] + GAP, CELL[1] + above + GAP
     rows = -(-len(cells) // columns)
     sheet = Image.new("RGB", (columns * wide + GAP, rows * high + GAP), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
-    for number, (caption, picture) in enumerate(cells):
+    for number, (caption, (_, picture)) in enumerate(zip(told, cells, strict=True)):
         left, top = GAP + number % columns * wide, GAP + number // columns * high
-        write(draw, (left, top + CAPTION / 2), shortened(caption, 14, CELL[0]), TEXT, 14)
-        sheet.paste(Image.fromarray(picture), (left, top + CAPTION))
+        rest = " ".join(caption[lines - 1 :])
+        for line, text in enumerate([*caption[: lines - 1], rest]):
+            text = shortened(text, 14, CELL[0])
+            write(draw, (left, top + CAPTION / 2 + LINE * line), text, TEXT, 14)
+        sheet.paste(Image.fromarray(picture), (left, top + above))
     return np.asarray(sheet)
 
 
