@@ -140,7 +140,8 @@ class Inference:
     def score_map(self, cloud: Cloud, moves: Moves = ()) -> np.ndarray:
         """[Y, X] float32: the best score of each cell of the map, in [0, 1]."""
         voxels, pyramid = self.model.sites(*self._batch([cloud], moves))
-        logits = self.predict(self.encode(voxels, pyramid), pyramid, None).class_logits
+        rows = self.encode(voxels, pyramid)
+        logits = self._rows.predict(rows, pyramid.levels[-1], 1).class_logits
         return logits.float().sigmoid().view(*self._map_shape, -1).amax(-1).cpu().numpy()
 
     def _batch(self, clouds: Sequence[Cloud], moves: Moves) -> tuple[Tensor, Tensor]:

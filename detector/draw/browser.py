@@ -55,7 +55,7 @@ INVITED = "click on a box for its figures"
 class Stills(NamedTuple):
     """Scans of which a page shows the one that its user chooses."""
 
-    count: int
+    frames: int
     first: int  # that it shows at first, from 0
     by_error: bool | None  # whether boxes are coloured by error at first; None: there are no errors
 
@@ -67,12 +67,7 @@ class BrowserView:
     manager: the server ends with the block.
     """
 
-    def __init__(
-        self,
-        port: int,
-        scans: float | Stills,
-        colour_by: str = "height",
-    ):
+    def __init__(self, port: int, scans: float | Stills, colour_by: str = "height"):
         """scans: of a stream, where the slider of the least score stands at first, see `choices`;
         or scans that stand still, see `still`. colour_by: of the points at first, one of
         style.COLOURINGS.
@@ -138,7 +133,7 @@ class BrowserView:
             self._lines("/detections", *box_lines(found, dashed=False)[:2], THICK)
             trails = found if self._trails.value else EMPTY
             self._lines("/trails", *motion_lines(trails), THIN)
-            self._text.content = f"**{shown.title}**\n\n{table(shown.figures)}"
+            self._text.content = f"**{plain(shown.title)}**\n\n{table(shown.figures)}"
             self._legend.image = np.asarray(legend(shown.sets, PANEL))
             self._show_image(None if shown.photo is None else draw_inset(shown, INSET))
             self._shown = shown
@@ -154,7 +149,8 @@ class BrowserView:
             for name, shown in self._shown.sets.items():
                 sets[name] = np.array(shown.boxes, np.float64)
                 if shown is self._shown.ground_truth:  # of a match, the detection tells more
-                    sets[name][np.array(shown.verdicts) == MATCHED] = np.nan
+                    matched = [shown.verdict(row) == MATCHED for row in range(len(shown.names))]
+                    sets[name][np.array(matched, bool)] = np.nan
             self._picked = first_hit(origin, direction, sets)
             self._show_picked()
 
@@ -190,9 +186,9 @@ class BrowserView:
         self._text = gui.add_markdown("loading")
         self._legend = gui.add_image(np.asarray(legend({}, 1)), format="png")
         if isinstance(scans, Stills):
-            last = max(scans.count, 2)  # a slider has two ends
+            last = max(scans.frames, 2)  # a slider has two ends
             self._frame = gui.add_slider("frame", 1, last, 1, scans.first + 1)
-            self._frame.visible, judged = scans.count > 1, scans.by_error is not None
+            self._frame.visible, judged = scans.frames > 1, scans.by_error is not None
             by = "error" if scans.by_error else "class"
             self._boxes_by = gui.add_dropdown("boxes by", ("class", "error"), initial_value=by)
             self._boxes_by.visible = judged
@@ -230,9 +226,14 @@ class BrowserView:
             self._image.image = inset
 
 
+def plain(text: str) -> str:
+    """Markdown that reads as this text, whatever signs it has."""
+    return "".join(c if c.isalnum() or c in " .,:-" else f"&#{ord(c)};" for c in text)
+
+
 def table(rows: Mapping[str, str]) -> str:
     """Names and values in Markdown."""
-    lines = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    lines = "\n".join(f"| {plain(name)} | {plain(value)} |" for name, value in rows.items())
     return f"| | |\n|---|---|\n{lines}"
 
 

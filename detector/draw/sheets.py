@@ -41,7 +41,7 @@ class Artist:
         if scene is not None:
             pictures["scene"] = scene
         if shown.photo is not None and shown.photo.calibration is not None:
-            pictures["camera"] = draw_camera(*shown.photo, shown)
+            pictures["camera"] = draw_camera(shown.photo.image, shown.photo.calibration, shown)
         return pictures
 
     def sheet(self, shown: Shown) -> np.ndarray:

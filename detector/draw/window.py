@@ -445,10 +445,9 @@ class Window:
             boxes and boxes._replace(names=tuple(map(legible, boxes.names)))
             for boxes in (shown.ground_truth, shown.detections)
         )
-        title = legible(shown.title)
+        shown = shown._replace(title=legible(shown.title), scores=None)
         try:
-            legibly = {"ground_truth": truth, "detections": found, "title": title}
-            self._process.send(shown._replace(scores=None, **legibly))
+            self._process.send(shown._replace(ground_truth=truth, detections=found))
         except OSError:
             self.wait(0)
 
