@@ -15,6 +15,7 @@ from millisecond.detector.draw.browser import (
     HOST,
     BrowserView,
     PageTexts,
+    again,
     guarded,
     invitation,
 )
@@ -119,6 +120,18 @@ def test_lines_are_edges_and_headings():
     heading = segments[25, 1] - segments[25, 0]
     assert np.arctan2(heading[1], heading[0]) == pytest.approx(0.3, abs=1e-6)
     np.testing.assert_allclose(colours, np.tile(np.array(CLASS_COLOURS["Car"]) / 255, (26, 1)))
+
+
+def test_a_picked_box_stays_picked_as_long_as_its_track_is_there():
+    one, two, three = (Shown(detections=found(count)) for count in (3, 2, 4))
+    picked = ("detections", 2)
+    assert again(None, one, three) is None
+    assert again(picked, one, one) == again(picked, one, three) == picked
+    moved = three._replace(detections=three.detections._replace(ids=np.array([5, 2, 7, 1])))
+    assert again(picked, one, moved) == ("detections", 1)
+    assert again(picked, one, two) is None  # it has ended
+    assert again(("detections", 0), one, three) is None  # no track
+    assert again(picked, one, Shown()) is None
 
 
 class FakePage:
