@@ -16,7 +16,7 @@ from millisecond.ops import iou_bev
 MEASURES = ("both", "entropy", "disagreement")
 
 
-CLEAR = 0.2  # worth below which a box is no doubt
+CLEAR = 0.5  # worth below which a box is no doubt
 NAMED = 2  # doubts that are put into words
 
 
