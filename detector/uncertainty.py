@@ -16,11 +16,11 @@ from millisecond.ops import iou_bev
 MEASURES = ("both", "entropy", "disagreement")
 
 
-CLEAR = 0.5  # worth below which a box is no doubt
+CLEAR = 0.5  # a box that is worth less is in no doubt
 NAMED = 2  # doubts that are put into words
 
 
-class Doubt(NamedTuple):
+class DoubtfulBox(NamedTuple):
     """A box about which a network is unsure."""
 
     worth: float  # its entropy in bits, and how much the views disagree on it
@@ -37,7 +37,7 @@ class Uncertainty(NamedTuple):
     entropy: float  # bits
     disagreement: float | None  # boxes; None where only detections are known
     boxes: int  # that were found
-    doubts: tuple[Doubt, ...] = ()  # worth most first
+    doubts: tuple[DoubtfulBox, ...] = ()  # worth most first
 
     @property
     def why(self) -> str:
@@ -136,7 +136,9 @@ def _pairs(a: NamedDetections, b: NamedDetections) -> list[tuple[int | None, int
     return [*pairs, *((i, None, s[i]) for i in free_a), *((None, j, t[j]) for j in free_b)]
 
 
-def doubts_of(found: NamedDetections, other: NamedDetections | None = None) -> tuple[Doubt, ...]:
+def doubts_of(
+    found: NamedDetections, other: NamedDetections | None = None
+) -> tuple[DoubtfulBox, ...]:
     """The boxes that make a scan worth labelling, the most doubtful first. other: what was found in
     the mirror image, brought back; None: that is not known."""
     entropies, doubts = _entropies(found.scores), []
@@ -155,7 +157,7 @@ def doubts_of(found: NamedDetections, other: NamedDetections | None = None) -> t
         why = f"{name} at {np.hypot(box[0], box[1]):.0f} m: {text}"
         worth = differ + (0.0 if i is None else float(entropies[i]))
         score = None if i is None else float(found.scores[i])
-        doubts.append(Doubt(worth, name, score, own, there, why))
+        doubts.append(DoubtfulBox(worth, name, score, own, there, why))
     doubts.sort(key=lambda doubt: -doubt.worth)
     return tuple(doubt for doubt in doubts if doubt.worth >= CLEAR)
 

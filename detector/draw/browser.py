@@ -53,7 +53,7 @@ INVITED = "click on a box for its figures"
 
 
 class Stills(NamedTuple):
-    """Scans of which a page shows the one that its user chooses."""
+    """Scans that stand still: a page shows the one that its user chooses."""
 
     frames: int
     first: int  # that it shows at first, from 0

@@ -242,8 +242,8 @@ def colourings(shown: Shown) -> tuple[str, ...]:
 def point_colours(shown: Shown, colouring: str) -> np.ndarray:
     """[P, 3] uint8 of the scan's points; by their height where the colouring is not there.
 
-    By class or error, a point has the colour of the box around it: of a detection before that of
-    ground truth, of a better score before a lower one.
+    By class or error, a point has the colour of the box around it. Where boxes overlap, detections
+    come before ground truth, and better scores before lower ones.
     """
     if colouring == "intensity":
         return ramp(np.nan_to_num(shown.points[:, 3]), *INTENSITIES)
@@ -271,8 +271,8 @@ HEAD = 0.8  # metres, of an arrow
 
 
 def motion_lines(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
-    """The paths of the boxes' centres, fainter towards the past, and of what moves an arrow to
-    where it is in a second: segments [S, 2, 3], colours [S, 3] from 0 to 1."""
+    """The paths of the boxes' centres, fainter towards the past, and an arrow from each box that
+    moves to its place in a second: segments [S, 2, 3], colours [S, 3] from 0 to 1."""
     segments, colours = [np.zeros((0, 2, 3))], [np.zeros((0, 3))]
     past, shades = np.array(BACKGROUND) / 255, np.array(shown.colours).reshape(-1, 3) / 255
     for trail, shade in zip(shown.trails, shades, strict=False):
