@@ -33,7 +33,7 @@ from millisecond.detector.draw.film import Film
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.scene import SceneRenderer
 from millisecond.detector.draw.sheets import Artist
-from millisecond.detector.draw.style import COLOURINGS, Palette, Photo, Shown
+from millisecond.detector.draw.style import LIVE, Palette, Photo, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import SCREENSHOT, TRACK_KEYS, Window, WindowUnavailable
 from millisecond.detector.following import (
@@ -71,7 +71,6 @@ display the pictures become numbered PNGs, which replace the PNGs of an earlier 
 """
 FOLDER = Path("output/film")
 SCREENSHOTS = Path("output/screenshots")
-LIVE = COLOURINGS[:-1]  # errors are not known
 SPEEDS = (0.125, 8.0)  # times the sensor's
 STEP = 0.05  # of the score
 KEY_TURN, PAGE_TURN = 0.005, 0.05  # seconds between two looks at the user's wishes and the frames

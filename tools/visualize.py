@@ -55,7 +55,8 @@ EXAMPLE = """examples:
   millisecond visualize --root /data/kitti --frames 000008
   millisecond visualize --root /data/kitti --split val --detections results --order worst
   millisecond visualize --root /data/kitti --detections results --pictures sheets --output out
-  millisecond visualize scan.bin --detections results
+  millisecond visualize --root /data/kitti --order worst --film worst.mp4
+  millisecond visualize scan.bin --detections results --browser
   millisecond visualize --root drive --review labelled
 
 Detections come from a folder of detect's .json files or of KITTI result files (.txt), the
@@ -130,7 +131,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
     add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
-    add("--colour", choices=COLOURINGS, default=COLOURINGS[0], help="of points (default: height)")
+    add("--colour", choices=COLOURINGS, default="height", help="of points (default: height)")
     add(
         "--order",
         choices=("given", "worst"),
@@ -150,8 +151,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_mounting(parser)
     options = parser.parse_args(arguments)
     elsewhere = [name for name in PLACES if getattr(options, name)]
-    if options.review and (elsewhere or options.start):
-        parser.error("--review opens a window: it does not go with --start, --output or the like")
+    if options.review and (others := elsewhere + ["start"] * bool(options.start)):
+        parser.error(f"--review opens a window: it does not go with --{others[0]}")
     if len(elsewhere) > 1:
         parser.error(" and ".join(f"--{name}" for name in elsewhere) + ": give one of them")
     return options

@@ -291,6 +291,7 @@ def require_judged(options: argparse.Namespace, source: CommandSource) -> None:
         "--overlap": options.overlap is not None,
         "--metric": options.metric is not None,
         "--boxes error": options.boxes == "error",
+        "--colour error": options.colour == "error",
         "--order worst": options.order == "worst",
     }
     wanted = next((name for name, given in asked.items() if given), None)

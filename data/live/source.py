@@ -31,7 +31,7 @@ SEVERAL = 3  # objects of KITTI's benchmark, clear enough for it, with which a s
 
 class StreetSource(Source):
     """One street after the other, made up from seed, seed + 1 and so on; a street that begins with
-    less than SEVERAL objects in view is passed over."""
+    fewer than SEVERAL objects in view is passed over."""
 
     live = False
     rate = 10.0

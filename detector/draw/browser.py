@@ -36,6 +36,7 @@ from millisecond.detector.draw.style import (
     BACKGROUND,
     COLOURINGS,
     EMPTY,
+    LIVE,
     TEXT,
     Colour,
     Shown,
@@ -191,12 +192,13 @@ class BrowserView:
             self._frame.visible, judged = scans.frames > 1, scans.by_error is not None
             by = "error" if scans.by_error else "class"
             self._boxes_by = gui.add_dropdown("boxes by", ("class", "error"), initial_value=by)
-            self._boxes_by.visible = judged
+            self._boxes_by.visible, known = judged, COLOURINGS if judged else LIVE
         else:
             self._paused = gui.add_checkbox("pause", False)
             self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, scans)
+            known = LIVE
         self._trails = gui.add_checkbox("trails", True, visible=not isinstance(scans, Stills))
-        self._colour_by = gui.add_dropdown("points by", COLOURINGS, initial_value=colour_by)
+        self._colour_by = gui.add_dropdown("points by", known, initial_value=colour_by)
         self._figures = gui.add_markdown(INVITED)
         for choice in (self._colour_by, self._trails):
             choice.on_update(lambda _: self.show(self._shown))

@@ -223,7 +223,8 @@ def ramp(values: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.stack([np.interp(place, stops, RAMP[:, c]) for c in range(3)], 1).astype(np.uint8)
 
 
-COLOURINGS = ("height", "intensity", "camera", "class", "error")  # what points' colours say
+LIVE = ("height", "intensity", "camera", "class")  # what the colours of points say
+COLOURINGS = (*LIVE, "error")  # where there is ground truth
 DIM = 0.35  # share of its brightness that a point out of all boxes, or out of the image, keeps
 
 
