@@ -142,7 +142,7 @@ class Inference:
         voxels, pyramid = self.model.sites(*self._batch([cloud], moves))
         rows = self.encode(voxels, pyramid)
         logits = self._rows.predict(rows, pyramid.levels[-1], 1).class_logits
-        return logits.float().sigmoid().view(*self._map_shape, -1).amax(-1).cpu().numpy()
+        return logits.float().sigmoid().reshape(*self._map_shape, -1).amax(-1).cpu().numpy()
 
     def _batch(self, clouds: Sequence[Cloud], moves: Moves) -> tuple[Tensor, Tensor]:
         """All points, moved, on the device, and where each cloud begins."""

@@ -199,6 +199,7 @@ def test_keys_that_judge_are_there_only_where_it_can_be_judged():
     ("arguments", "said"),
     [
         ([*ALONE, "{root}/training/velodyne/000002.bin", "--boxes", "error"], "--root"),
+        ([*ALONE, "--root", "{root}", "--colour", "error"], "leave out --no-detections"),
         ([*ALONE, "--root", "{root}", "--order", "worst"], "leave out --no-detections"),
         ([*ALONE, "--root", "{root}", "--overlap", "0.5"], "needs detections"),
         (["--root", "{bare}", "--detections", "{tmp}/found", "--metric", "bev"], "no labels"),
