@@ -86,6 +86,7 @@ class FollowedObjects(NamedTuple):
     names: tuple[str, ...]
     ids: np.ndarray  # [n] int64 numbers of the tracks, 0 for none
     trails: tuple[np.ndarray, ...]  # n paths [T, 3] of the centres, oldest first
+    velocities: np.ndarray  # [n, 2] metres per second, as the tracks have them; NaN for none
 
 
 def detections_of(result: Mapping[str, Any]) -> NamedDetections:

@@ -23,7 +23,14 @@ from millisecond.data.formats.points import INTENSITY, KITTI, require_scan
 from millisecond.detector.config import PRECISIONS, Config
 from millisecond.detector.device import survive_forks, torch_defaults, usable_device, woken
 from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
-from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
+from millisecond.detector.inference import (
+    Cloud,
+    Detections,
+    Inference,
+    Outcome,
+    ScoreMap,
+    as_tensor,
+)
 from millisecond.detector.models.second import Second, build_second
 from millisecond.detector.weights import ANY, load_weights, restore, usual_weights
 from millisecond.ops.transfer import Moves, require_unmasked
@@ -207,6 +214,16 @@ class Detector:
         taken."""
         batches = ([self._checked(cloud)] for cloud in clouds)
         return (result for (result,) in self._overlapped(batches))
+
+    def score_map(self, points: Cloud) -> ScoreMap:
+        """The score of every cell of the ground, for pictures, from a pass of its own; of the scan
+        that was detected in last."""
+        points, placement = self._shaped(points), self._placement
+        if self._leveling is not None:
+            placement = self._leveling.now
+        scores = self._inference.score_map(points, _parts([(points, placement)])[1])
+        mounting = placement.mounting if placement else self.mounting
+        return ScoreMap(scores, tuple(self.config.grid.range), mounting)
 
     def examine(self, points: Cloud) -> list[Note]:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""

@@ -17,6 +17,7 @@ from millisecond.data.boxes import FollowedObjects, NamedDetections
 from millisecond.data.checks.scans import Tally
 from millisecond.data.live.scan import LiveScan, ScanFeed, Trouble
 from millisecond.detector.detector import Detector
+from millisecond.detector.inference import ScoreMap
 from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
 
 KEPT = 1_000_000  # frames whose latencies are kept: a day and more
@@ -131,6 +132,7 @@ class LiveFrame(NamedTuple):
     found: NamedDetections
     tracks: Tracks | None = None
     trails: tuple[np.ndarray, ...] = ()  # of the tracks, see Trails
+    scores: ScoreMap | None = None  # where pictures need it
 
     def objects(
         self, score: float, without: set[str] | frozenset[str] = frozenset()
@@ -144,6 +146,7 @@ class LiveFrame(NamedTuple):
         names = (*tracks.names, *rest.names)
         ids = np.concatenate([tracks.ids, np.zeros(len(free), np.int64)])
         trails = (*self.trails, *[np.zeros((0, 3))] * len(free))
+        velocities = np.concatenate([tracks.velocities, np.full((len(free), 2), np.nan)])
         rows = [i for i in np.flatnonzero(scores >= score) if names[i] not in without]
         return FollowedObjects(
             boxes[rows],
@@ -151,6 +154,7 @@ class LiveFrame(NamedTuple):
             tuple(names[i] for i in rows),
             ids[rows],
             tuple(trails[i] for i in rows),
+            velocities[rows],
         )
 
 
@@ -184,15 +188,16 @@ class LiveDetection:
         tracked: bool = True,
         ego: bool = False,
         limit: int | None = None,
+        scored: bool = False,
     ):
         """tracked: follow the objects. ego: and compensate the sensor's own motion, by kiss-icp.
-        limit: end after so many scans.
+        limit: end after so many scans. scored: frames have the map of the scores too.
 
         Raises ValueError where a package is missing.
         """
         self.statistics, self.notes = Statistics(), Tally()
         self._scans, self._detector, self._limit = scans, detector, limit
-        self._ego = ego
+        self._ego, self._scored = ego, scored
         self._tracker: Tracker | None = None
         if tracked:
             self._begin_tracking()
@@ -249,7 +254,10 @@ class LiveDetection:
         if not self._examined and len(scan.points):
             self._examined = True
             self.notes.add(scan.name, self._detector.examine(scan.points))
-        self._hand_over(self._follow(scan, found))
+        frame = self._follow(scan, found)
+        if self._scored:
+            frame = frame._replace(scores=self._detector.score_map(scan.points))
+        self._hand_over(frame)
 
     def _follow(self, scan: LiveScan, found: NamedDetections) -> LiveFrame:
         if self._tracker is None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.data.boxes import NamedDetections
+from millisecond.data.checks.sensor import Mounting
 from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import PRECISIONS, Config, PostprocessConfig
 from millisecond.detector.device import torch_defaults
@@ -78,6 +79,26 @@ def build_postprocessor(config: Config) -> PostProcessor:
     return PostProcessor(build_anchors(config), config.postprocess)
 
 
+class ScoreMap(NamedTuple):
+    """What the network thinks of the ground, cell by cell, before boxes are made of it."""
+
+    scores: np.ndarray  # [Y, X] float32 in [0, 1]: the best one of all classes and anchors
+    range: tuple[float, ...]  # x0, y0, z0, x1, y1, z1 of the grid in the network's frame, metres
+    mounting: Mounting  # from the LiDAR frame to the network's
+
+    def __call__(self, places: np.ndarray) -> np.ndarray:
+        """Scores [N] at places [N, 2] of the ground, LiDAR frame; 0 out of the grid."""
+        at = self.mounting.to_network(np.pad(places, ((0, 0), (0, 1))))[:, :2]
+        low, high = np.array(self.range).reshape(2, 3)[:, :2]
+        shape = np.array(self.scores.shape)[::-1]
+        cells = np.floor((at - low) / (high - low) * shape).astype(np.int64)
+        inside = ((cells >= 0) & (cells < shape)).all(axis=1)
+        scores = np.zeros(len(places), np.float32)
+        column, row = cells[inside].T
+        scores[inside] = self.scores[row, column]
+        return scores
+
+
 class Outcome(NamedTuple):
     """What was found in a batch of clouds."""
 
@@ -101,6 +122,7 @@ class Inference:
     def __init__(self, model: Second, config: Config, device: torch.device, precision: str):
         """A copy of `model` is used, with its BatchNorms folded."""
         self.device = device
+        self._map_shape = build_anchors(config).shape[:2]
         self.model = model.fold().to(device, PRECISIONS[precision])
         self.postprocess = build_postprocessor(config).to(device)
         self._rows = BevRows.of(self.model)
@@ -111,18 +133,30 @@ class Inference:
     @torch.inference_mode()
     def __call__(self, clouds: Sequence[Cloud], moves: Moves = ()) -> Outcome:
         """Clouds in one batch. moves: of the clouds into the network's frame."""
-        parts = list(map(as_tensor, clouds))
-        for frame, move in enumerate(moves):
-            parts[frame] = move_points(parts[frame], move) if move else parts[frame]
-        points = torch.cat([clamp_intensity(part).to(self.device) for part in parts])
-        sizes = torch.tensor([0, *map(len, clouds)])
-        offsets = sizes.cumsum(0).int().to(self.device)
-        voxels, pyramid, predictions = self.forward(points, offsets)
+        voxels, pyramid, predictions = self.forward(*self._batch(clouds, moves))
         found = self.postprocess(predictions)
         not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
         rows = tuple(len(level.coords) for level in pyramid.levels)
         on_host = [Detections(*(tensor.cpu() for tensor in frame)) for frame in found]
         return Outcome(on_host, not_finite, capped, rows)
+
+    @torch_defaults()
+    @torch.inference_mode()
+    def score_map(self, cloud: Cloud, moves: Moves = ()) -> np.ndarray:
+        """[Y, X] float32: the best score of each cell of the map, in [0, 1]."""
+        voxels, pyramid = self.model.sites(*self._batch([cloud], moves))
+        rows = self.encode(voxels, pyramid)
+        logits = self._rows.predict(rows, pyramid.levels[-1], 1).class_logits
+        return logits.float().sigmoid().reshape(*self._map_shape, -1).amax(-1).cpu().numpy()
+
+    def _batch(self, clouds: Sequence[Cloud], moves: Moves) -> tuple[Tensor, Tensor]:
+        """All points, moved, on the device, and where each cloud begins."""
+        parts = list(map(as_tensor, clouds))
+        for frame, move in enumerate(moves):
+            parts[frame] = move_points(parts[frame], move) if move else parts[frame]
+        points = torch.cat([clamp_intensity(part).to(self.device) for part in parts])
+        sizes = torch.tensor([0, *map(len, clouds)])
+        return points, sizes.cumsum(0).int().to(self.device)
 
     def forward(self, points: Tensor, offsets: Tensor, fixed: Fixed | None = None) -> Predicted:
         """Points on the device, see `Second.sites` -> predictions. With fixed sizes a CUDA graph

@@ -16,12 +16,34 @@ from millisecond.ops import iou_bev
 MEASURES = ("both", "entropy", "disagreement")
 
 
+CLEAR = 0.5  # a box that is worth less is in no doubt
+NAMED = 2  # doubts that are put into words
+
+
+class DoubtfulBox(NamedTuple):
+    """A box about which a network is unsure."""
+
+    worth: float  # its entropy in bits, and how much the views disagree on it
+    name: str
+    score: float | None  # None: not found but in the mirror image
+    found: np.ndarray | None  # [7]; None likewise
+    mirrored: np.ndarray | None  # [7], brought back; None: not found there, or not looked for
+    why: str
+
+
 class Uncertainty(NamedTuple):
     """Of one scan."""
 
     entropy: float  # bits
     disagreement: float | None  # boxes; None where only detections are known
     boxes: int  # that were found
+    doubts: tuple[DoubtfulBox, ...] = ()  # worth most first
+
+    @property
+    def why(self) -> str:
+        """The first doubts in words."""
+        words, more = [doubt.why for doubt in self.doubts[:NAMED]], len(self.doubts) - NAMED
+        return "; ".join([*words, f"{more} more"] if more > 0 else words)
 
 
 def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
@@ -34,12 +56,13 @@ def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
     IV 2020, add up entropies. `score_entropy` and `disagreement` define them.
     """
     found, other = (view_of(detector, points, axes) for axes in ((), (1,)))
-    return Uncertainty(score_entropy(found.scores), disagreement(found, other), len(found.scores))
+    entropy, differ = score_entropy(found.scores), disagreement(found, other)
+    return Uncertainty(entropy, differ, len(found.scores), doubts_of(found, other))
 
 
 def examine_found(found: NamedDetections) -> Uncertainty:
     """The uncertainty of a network about a scan, from what it found there."""
-    return Uncertainty(score_entropy(found.scores), None, len(found.scores))
+    return Uncertainty(score_entropy(found.scores), None, len(found.scores), doubts_of(found))
 
 
 def view_of(
@@ -79,8 +102,12 @@ def mirrored(found: NamedDetections, twice_middle: float, axis: int = 1) -> Name
 def score_entropy(scores: np.ndarray) -> float:
     """Sum over the boxes of a scan of the entropy of their score s [N], from 0 to 1, in bits:
     -s log2(s) - (1 - s) log2(1 - s)."""
+    return float(_entropies(scores).sum())
+
+
+def _entropies(scores: np.ndarray) -> np.ndarray:
     s = np.asarray(scores, np.float64).clip(1e-12, 1 - 1e-12)
-    return float(-(s * np.log2(s) + (1 - s) * np.log2(1 - s)).sum())
+    return -(s * np.log2(s) + (1 - s) * np.log2(1 - s))
 
 
 def disagreement(a: NamedDetections, b: NamedDetections) -> float:
@@ -90,18 +117,50 @@ def disagreement(a: NamedDetections, b: NamedDetections) -> float:
     one pair at most. A pair with scores s and t counts |s - t| + min(s, t) (1 - IoU), a box
     without a partner its score.
     """
-    s, t = (np.asarray(found.scores, np.float64) for found in (a, b))
+    return float(sum(differ for *_, differ in _pairs(a, b)))
+
+
+def _pairs(a: NamedDetections, b: NamedDetections) -> list[tuple[int | None, int | None, float]]:
+    """The boxes of both views, a row of each in a pair, and how much the views disagree on it."""
+    s, t = (np.asarray(found.scores, np.float64).tolist() for found in (a, b))
     one, other = (torch.from_numpy(np.asarray(found.boxes, np.float64)) for found in (a, b))
     iou = iou_bev(one, other).numpy()
     iou = np.where(np.array(a.names)[:, None] == np.array(b.names)[None], iou, 0.0)
-    total, free_a, free_b = 0.0, np.ones(len(s), bool), np.ones(len(t), bool)
+    pairs: list[tuple[int | None, int | None, float]] = []
+    free_a, free_b = dict.fromkeys(range(len(s))), dict.fromkeys(range(len(t)))
     rows, columns = np.nonzero(iou)
     for place in np.argsort(-iou[rows, columns], kind="stable"):
-        i, j = rows[place], columns[place]
-        if free_a[i] and free_b[j]:
-            free_a[i] = free_b[j] = False
-            total += abs(s[i] - t[j]) + min(s[i], t[j]) * (1 - iou[i, j])
-    return float(total + s[free_a].sum() + t[free_b].sum())
+        i, j = int(rows[place]), int(columns[place])
+        if i in free_a and j in free_b:
+            del free_a[i], free_b[j]
+            pairs.append((i, j, abs(s[i] - t[j]) + min(s[i], t[j]) * (1 - float(iou[i, j]))))
+    return [*pairs, *((i, None, s[i]) for i in free_a), *((None, j, t[j]) for j in free_b)]
+
+
+def doubts_of(
+    found: NamedDetections, other: NamedDetections | None = None
+) -> tuple[DoubtfulBox, ...]:
+    """The boxes that make a scan worth labelling, the most doubtful first. other: what was found in
+    the mirror image, brought back; None: that is not known."""
+    entropies, doubts = _entropies(found.scores), []
+    alone = ((i, None, 0.0) for i in range(len(found.scores)))
+    for i, j, differ in alone if other is None else _pairs(found, other):
+        own = None if i is None else np.asarray(found.boxes[i])
+        there = None if j is None or other is None else np.asarray(other.boxes[j])
+        box = own if own is not None else there
+        assert box is not None, "a pair without a box"
+        name = (
+            found.names[i] if i is not None else other.names[j] if other and j is not None else ""
+        )
+        text = "none" if i is None else f"{found.scores[i]:.2f}"
+        if other is not None:
+            text += f", mirrored {'none' if j is None else f'{other.scores[j]:.2f}'}"
+        why = f"{name} at {np.hypot(box[0], box[1]):.0f} m: {text}"
+        worth = differ + (0.0 if i is None else float(entropies[i]))
+        score = None if i is None else float(found.scores[i])
+        doubts.append(DoubtfulBox(worth, name, score, own, there, why))
+    doubts.sort(key=lambda doubt: -doubt.worth)
+    return tuple(doubt for doubt in doubts if doubt.worth >= CLEAR)
 
 
 def values(scans: Sequence[Uncertainty], measure: str = "both") -> np.ndarray:

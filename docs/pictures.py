@@ -35,11 +35,26 @@ from PIL import Image
 
 from docs import figures
 from docs.drawings import example, few_labels, street
+from millisecond.data.live.queue import ScanQueue
+from millisecond.data.live.source import open_source
 from millisecond.data.simulator import simulate
 from millisecond.data.simulator.street import WORLD
+from millisecond.detector.detector import Detector
 from millisecond.detector.draw.scene import SceneRenderer
+from millisecond.detector.draw.sheets import Artist
 from millisecond.detector.draw.style import Palette, Shown
-from millisecond.tools import autolabel, detect, evaluate, tour, visualize, visualizing
+from millisecond.detector.draw.view import View
+from millisecond.detector.following import LiveDetection
+from millisecond.tools import (
+    autolabel,
+    demo,
+    detect,
+    evaluate,
+    suggest,
+    tour,
+    visualize,
+    visualizing,
+)
 from millisecond.tools import simulate as simulating
 from millisecond.tools.benchmarks.dense3d import draw_occupancies
 
@@ -51,6 +66,7 @@ WEIGHTS = "second_small"  # what a CPU detects with
 FIRST, STREETS = 100_000, 24  # of no training
 POSTERS = (3, 38, 9, 37, 11, 29)  # streets of simulator.png
 REVIEWED = 5  # scans of a drive
+FILMED = "street:36", 12  # README's example, and its scan of the picture
 LARGEST = (1420, 1140)  # pixels
 Picture = np.ndarray  # [H, W, 3] uint8
 
@@ -256,9 +272,30 @@ def review(shop: Workshop) -> Picture:
         return renderer.draw(steps.over(Shown(points, title=steps.frame), follow=False))
 
 
+def live_film(shop: Workshop) -> Picture:
+    """A picture of the film that README's example makes, but for its latencies."""
+    detector = Detector.from_weights(WEIGHTS, "cpu")
+    with ScanQueue(open_source(FILMED[0]), fast=True) as scans, SceneRenderer() as renderer:
+        with LiveDetection(scans, detector, limit=FILMED[1], scored=True) as frames:
+            shown = demo.LiveView(detector.config.class_names, demo.Choices(0.3), frames.statistics)
+            last = [shown.shown(frame, 0) for frame in demo.frames_of(frames, shown)][-1]
+        return Artist(renderer, "height", View.of_grid(detector.range)).film_picture(
+            last._replace(figures={})
+        )
+
+
+def suggested(shop: Workshop) -> Picture:
+    output = shop.folder / "suggested.png"
+    source = WEIGHTS, "--root", shop.streets, "--split", "val", "--device", "cpu"
+    _run(suggest, *source, "--count", 4, "--picture", output)
+    return read(output)
+
+
 SHOTS: dict[str, Callable[[Workshop], Picture]] = {
     "street.png": poster,
     "live.png": film_strip,
+    "live_film.png": live_film,
+    "suggest.png": suggested,
     "visualize_birds_eye.png": birds_eye,
     "visualize_sheet.png": sheet,
     "visualize_contact.png": contact_sheet,

@@ -27,13 +27,13 @@ from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detector import Detector
-from millisecond.detector.draw.birds_eye import draw_birds_eye
-from millisecond.detector.draw.browser import PORT, BrowserView, invitation
-from millisecond.detector.draw.camera import draw_inset, read_image
+from millisecond.detector.draw.browser import BrowserView, invitation
+from millisecond.detector.draw.camera import read_image
 from millisecond.detector.draw.film import Film
 from millisecond.detector.draw.png import require_own, save_png
-from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
-from millisecond.detector.draw.style import BoxSet, Palette, Shown
+from millisecond.detector.draw.scene import SceneRenderer
+from millisecond.detector.draw.sheets import Artist
+from millisecond.detector.draw.style import LIVE, Palette, Photo, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import SCREENSHOT, Window, WindowUnavailable, keys_for
 from millisecond.detector.following import (
@@ -45,6 +45,7 @@ from millisecond.detector.following import (
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
+    add_browser,
     add_mounting,
     columns_of,
     detector_of,
@@ -58,7 +59,7 @@ from millisecond.tools.program import (
 
 EXAMPLE = """examples:
   millisecond demo 2011_09_26_drive_0005_sync
-  millisecond demo street:7 --record street.mp4 --frames 100
+  millisecond demo street:36 --record street.mp4 --frames 100
   millisecond demo udp:2368 --record drive.mcap
   millisecond demo scans --weights output/mine/weights.safetensors --browser
 
@@ -72,7 +73,6 @@ USUAL = "--weights --device --score --loop --frames --record --output --browser"
 FOLDER = Path("output/film")
 KEYS = ("demo", "visualize, demo")  # of draw.window
 SCREENSHOTS = Path("output/screenshots")
-INSET = (540, 300)  # pixels, the largest width and height of the camera's image
 SPEEDS = (0.125, 8.0)  # times the sensor's
 STEP = 0.05  # of the score
 KEY_TURN, PAGE_TURN = 0.005, 0.05  # seconds between two looks at the user's wishes and the frames
@@ -93,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=0.3,
         help="least score that is shown at first (default: %(default)s)",
     )
+    add("--colour", choices=LIVE, default=LIVE[0], help="of the points (default: %(default)s)")
     add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
     add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
     add = parser.add_argument_group("how it is played").add_argument
@@ -107,14 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="write a film (.mp4) or a recording of ROS 2 (.mcap)",
     )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here")
-    add(
-        "--browser",
-        type=port,
-        nargs="?",
-        const=PORT,
-        metavar="PORT",
-        help=f"serve the view as a web page (default port: {PORT})",
-    )
+    add_browser(parser)
     add_mounting(parser)
     options = parser.parse_args(arguments)
     if options.browser and (options.record or options.output):
@@ -124,13 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.output and is_message_file(options.record):
         parser.error("--output: not with a recording; PNGs go with a film (.mp4), or alone")
     return run(lambda: show(options))
-
-
-def port(text: str) -> int:
-    """An argument that is the number of a port."""
-    if number(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port; ports end at 65535")
-    return int(text)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -144,9 +131,8 @@ def show(options: argparse.Namespace) -> int:
         records = isinstance(place, (Recorder, MessageRecorder))
         whole = records and not source.live  # a film has every scan
         scans = ScanQueue(source, options.fast or whole)
-        frames = LiveDetection(
-            scans, detector, not options.no_tracks, options.ego, limit=options.frames
-        )
+        drawn, tracked = isinstance(place, Recorder), not options.no_tracks
+        frames = LiveDetection(scans, detector, tracked, options.ego, options.frames, drawn)
         stack.callback(report, frames, scans)  # once both threads have ended: they count until then
         stack.enter_context(scans)
         stack.enter_context(frames)
@@ -174,21 +160,22 @@ def open_place(
     """Where the frames are shown; it closes with the stack. rate: pictures per second."""
     config, folder = detector.config, options.output
     if options.browser:
-        return stack.enter_context(BrowserView(options.browser, options.score))
+        return stack.enter_context(BrowserView(options.browser, options.score, options.colour))
     if is_message_file(options.record):
         others = columns_of(options.config, config).others
         file = stack.enter_context(MessageFile(options.record, others=others))
         return MessageRecorder(file, Palette(config.class_names))
     if not (options.record or folder):
         try:
-            return stack.enter_context(Window(keys_for(config.class_names, *KEYS)))
+            window = Window(keys_for(config.class_names, *KEYS), options.colour)
+            return stack.enter_context(window)
         except WindowUnavailable as error:
             print(f"note: {error}; writing PNGs", file=sys.stderr)
             folder = FOLDER
     film = stack.enter_context(Film(options.record, rate)) if options.record else None
     if folder:
         begin_pictures(folder)
-    return Recorder(film, folder, View.of_grid(detector.range))
+    return Recorder(film, folder, options.colour, View.of_grid(detector.range))
 
 
 @dataclass
@@ -217,11 +204,13 @@ class LiveView:
         """dropped: scans until now."""
         objects = frame.objects(self.choices.score, self.choices.hidden)
         boxes = self._palette.paint(objects.boxes, objects.names, objects.scores)
-        boxes = boxes._replace(ids=objects.ids, trails=objects.trails)
-        inset = self._inset(frame.scan, boxes)
+        motion = {"trails": objects.trails, "velocities": objects.velocities}
+        boxes = boxes._replace(ids=objects.ids, **motion)
+        photo = self._photo(frame.scan)
         title = frame.scan.name + ("     paused" if self.choices.paused else "")
         figures = self._figures(dropped)
-        return Shown(frame.scan.points, None, boxes, title, figures, inset)
+        scores = frame.scores
+        return Shown(frame.scan.points, None, boxes, title, figures, photo, scores=scores)
 
     def report(self, trouble: Trouble) -> None:
         """Print what could not be read, or what else is to be known."""
@@ -244,12 +233,12 @@ class LiveView:
             figures["hidden"] = ", ".join(name for name in self.classes if name in choices.hidden)
         return figures
 
-    def _inset(self, scan: LiveScan, boxes: BoxSet) -> np.ndarray | None:
+    def _photo(self, scan: LiveScan) -> Photo | None:
         """None where there is no image; one that cannot be read is a trouble."""
         if scan.image is None:
             return None
         try:
-            return draw_inset(read_image(scan.image), scan.calibration, boxes, INSET)
+            return Photo(read_image(scan.image), scan.calibration)
         except (ValueError, OSError) as error:
             if str(error) not in self._bad_images:
                 self._bad_images.add(str(error))
@@ -385,28 +374,18 @@ def frames_of(frames: LiveDetection, view: LiveView) -> Iterator[LiveFrame]:
 class Recorder:
     """Draws frames and writes the pictures."""
 
-    def __init__(self, film: Film | None, folder: Path | None, ground: View):
-        """ground: what is drawn from above where there are no pictures in 3-D."""
-        self._film, self._folder, self._ground = film, folder, ground
-        self._in_3d, self._written = True, 0
+    def __init__(self, film: Film | None, folder: Path | None, colour: str, ground: View):
+        """colour: of the points, one of style.COLOURINGS. ground: what is drawn from above."""
+        self._film, self._folder, self._written = film, folder, 0
+        self._colour, self._ground = colour, ground
 
     def record(self, frames: LiveDetection, scans: ScanQueue, view: LiveView) -> None:
         """All frames, until the scans end."""
         with SceneRenderer() as renderer, ExitStack() as stack:
             stack.callback(self._tell)
+            artist = Artist(renderer, self._colour, self._ground)
             for frame in tqdm(frames_of(frames, view), unit="frame", disable=None):
-                self._write(self._draw(renderer, view.shown(frame, scans.dropped)))
-
-    def _draw(self, renderer: SceneRenderer, shown: Shown) -> np.ndarray:
-        if self._in_3d:
-            try:
-                return renderer.draw(shown)
-            except SceneUnavailable as error:
-                tqdm.write(f"note: {error}; drawn from above instead", file=sys.stderr)
-                self._in_3d = False
-        figures = "     ".join(f"{name} {value}" for name, value in shown.figures.items())
-        title = f"{shown.title}     {figures}"
-        return draw_birds_eye(shown._replace(title=title), view=self._ground)
+                self._write(artist.film_picture(view.shown(frame, scans.dropped)))
 
     def _write(self, picture: np.ndarray) -> None:
         if self._film is not None:

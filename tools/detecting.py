@@ -204,10 +204,14 @@ class MessageWriter:
             named, tracks = named_of(result, self._score), result.tracks
             if tracks is None:
                 nobody = np.zeros(len(named.boxes), np.int64)
-                objects = FollowedObjects(*named[:3], nobody, (np.zeros((0, 3)),) * len(nobody))
+                paths, unknown = (
+                    (np.zeros((0, 3)),) * len(nobody),
+                    np.full((len(nobody), 2), np.nan),
+                )
+                objects = FollowedObjects(*named[:3], nobody, paths, unknown)
             else:
                 trails = self._trails.update(tracks, result.pose)
-                objects = FollowedObjects(*named[:3], tracks.ids, trails)
+                objects = FollowedObjects(*named[:3], tracks.ids, trails, tracks.velocities)
             self._palette = self._palette or Palette(result.class_names)
             colours = self._palette.paint(objects.boxes, objects.names).colours
             self._file.add(kept.pop(result.name), objects, colours)

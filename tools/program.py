@@ -148,6 +148,27 @@ def number(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """An argument that is the number of a port."""
+    if number(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port; ports end at 65535")
+    return int(text)
+
+
+def add_browser(parser: argparse.ArgumentParser) -> None:
+    """The argument that shows a page instead of a window."""
+    from millisecond.detector.draw.browser import PORT
+
+    parser.add_argument(
+        "--browser",
+        type=port,
+        nargs="?",
+        const=PORT,
+        metavar="PORT",
+        help=f"serve the view as a web page, no window (default port: {PORT})",
+    )
+
+
 def share(text: str) -> float:
     """An argument from 0 to 1."""
     if not 0 <= (value := _number(text)) <= 1:

@@ -34,8 +34,10 @@ from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED, OPERATING_SCOR
 from millisecond.data.metric.matching import SAMPLES
 from millisecond.data.metric.overlap import DISTANCES, Boxes, Group
 from millisecond.detector.detection_files import run_of
+from millisecond.detector.draw.camera import photo_of
 from millisecond.detector.draw.objects import object_rows
 from millisecond.detector.draw.scene import SceneRenderer
+from millisecond.detector.draw.sheets import Artist
 from millisecond.detector.draw.style import Palette, Shown
 from millisecond.tools.evaluate import (
     SplitDetections,
@@ -46,8 +48,6 @@ from millisecond.tools.evaluate import (
     overlaps_of,
 )
 from millisecond.tools.program import command_line, number, output_path, parser_of, run
-from millisecond.tools.visualize import Artist
-from millisecond.tools.visualizing import Content
 
 EXAMPLE = """examples:
   millisecond report results --root kitti --split val --output report.html
@@ -393,14 +393,14 @@ def frame_section(own: Run, worst: int) -> str:
     with SceneRenderer() as renderer:
         artist = Artist(renderer, "height", None)
         for row in rows:
-            content = content_of(own, row, palette)
+            shown = shown_of(own, row, palette)
             missed, false, bad = (values[row] for values in own.errors)
             title = f"{own.found.frame_ids[row]}: {missed:.0f} missed, {false:.0f} false"
-            views = artist.views(content)
+            views = artist.views(shown)
             order = [views[kind] for kind in ("camera", "scene", "birds_eye") if kind in views]
             errors = [
                 (one.name, one.distance, one.points, score_of(one.score), one.verdict)
-                for one in object_rows(content.shown)
+                for one in object_rows(shown)
                 if one.verdict.startswith((MISSED, FALSE))
             ]
             head = ["class", "distance, m", "points", "score", "verdict"]
@@ -423,7 +423,7 @@ def score_of(score: float | None) -> str:
     return "" if score is None else f"{score:.2f}"
 
 
-def content_of(own: Run, row: int, palette: Palette) -> Content:
+def shown_of(own: Run, row: int, palette: Palette) -> Shown:
     """A frame with the verdicts on its objects, and on detections that score enough."""
     frame, verdicts = own.found.dataset[row], own.verdicts
     there = own.truth.frames == row
@@ -441,7 +441,7 @@ def content_of(own: Run, row: int, palette: Palette) -> Content:
         True,
         verdicts.reasons[sure].tolist(),
     )
-    return Content(frame, Shown(frame.points, truth, found, frame.frame_id))
+    return Shown(frame.points, truth, found, frame.frame_id, photo=photo_of(frame))
 
 
 def change_section(own: Run, other: Run, groups: Sequence[Group]) -> str:

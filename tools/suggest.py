@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,10 @@ from millisecond.data.datasets import Dataset, open_dataset
 from millisecond.data.files import require_own_json, write_json, write_lines
 from millisecond.detector.detection_files import read_result, scans_in
 from millisecond.detector.detector import Detector
+from millisecond.detector.draw.birds_eye import draw_thumbnail
+from millisecond.detector.draw.png import require_own, save_png
+from millisecond.detector.draw.sheets import CELL, compose_contact_sheet
+from millisecond.detector.draw.style import Palette, Shown
 from millisecond.detector.uncertainty import (
     MEASURES,
     Uncertainty,
@@ -44,11 +48,14 @@ EXAMPLE = """examples:
 A scan is worth more where the network is unsure: scores far from 0 and 1 (entropy), and other
 boxes in the scan's mirror image (disagreement under flips). detector/uncertainty.py defines both.
 Results of millisecond detect, files or a table, tell the entropy alone, without reading any scan.
+The column `why` names the boxes that are most in doubt, each with its score there and, found again
+or not, in the mirror image; --picture draws them, the second ones dashed.
 OUTPUT names the best scans, one per line, as the lists in ImageSets do. docs/few_labels.md shows
 how to go on.
 """
-USUAL = "--detections --root --split --count --output"
-COLUMNS = ("value", "entropy", "disagreement", "boxes")
+USUAL = "--detections --root --split --count --output --picture"
+COLUMNS = ("value", "entropy", "disagreement", "boxes", "why")
+MOST, BESIDE = 48, 4  # scans in the picture, and how many of them side by side
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,6 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--output", type=output_path, help="write the names of those scans here")
     add("--json", type=output_path, help="write the figures of all scans here")
+    add(
+        "--picture",
+        type=output_path,
+        metavar="PNG",
+        help="draw those scans from above with the boxes in doubt",
+    )
     add("--config", type=Path, help=COLUMN_CONFIG)
     add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     add_mounting(parser)
@@ -95,6 +108,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         options.root or options.detections
     ):
         parser.error("give WEIGHTS and --root, or --detections")
+    if options.picture and not options.root:
+        parser.error("--picture draws points: give --root")
     if options.weights:
         options.by = options.by or "both"
         return
@@ -113,7 +128,9 @@ def suggest(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.output}: is there already; give another --output")
     if options.json:
         require_own_json(options.json, lambda old: set(old) == {"most_first"})
-    names, found = from_weights(options) if options.weights else from_results(options)
+    if options.picture:
+        require_own(options.picture)
+    read, names, found = from_weights(options) if options.weights else from_results(options)
     worth = values(found, options.by)
     order = np.argsort(-worth, kind="stable")
     print(table([(names[i], float(worth[i]), found[i]) for i in order[: options.count]]))
@@ -122,36 +139,78 @@ def suggest(options: argparse.Namespace) -> None:
         write_lines(options.output, chosen)
         print(f"{len(chosen)} of {len(names)} scans: {options.output}")
     if options.json:
-        lines = [{"frame": names[i], "value": float(worth[i]), **found[i]._asdict()} for i in order]
+        lines = []
+        for i in order:
+            figures = found[i]._asdict()
+            del figures["doubts"]
+            lines.append(
+                {"frame": names[i], "value": float(worth[i]), **figures, "why": found[i].why}
+            )
         write_json(options.json, {"most_first": lines})
+    if options.picture:
+        cells = []
+        for i in order[: min(options.count, MOST)]:
+            said = f"{names[i]}   {worth[i]:.2f}   {found[i].why}"
+            cells.append((said, draw_doubts(read(i), found[i])))
+        save_png(options.picture, compose_contact_sheet(cells, BESIDE))
+        print(f"{len(cells)} scans drawn: {options.picture}")
 
 
-def from_weights(options: argparse.Namespace) -> tuple[list[str], list[Uncertainty]]:
-    """The names of the scans, and how unsure the network is of each."""
+def draw_doubts(points: np.ndarray, scan: Uncertainty) -> np.ndarray:
+    """[H, W, 3] uint8: from above, with the boxes in doubt: solid as found, dashed as found in the
+    mirror image."""
+    palette = Palette()
+    found, mirrored = (
+        [doubt for doubt in scan.doubts if getattr(doubt, place) is not None]
+        for place in ("found", "mirrored")
+    )
+    boxes = [np.array([doubt.found for doubt in found], np.float32).reshape(-1, 7)]
+    boxes.append(np.array([doubt.mirrored for doubt in mirrored], np.float32).reshape(-1, 7))
+    scores = np.array([doubt.score for doubt in found])
+    solid = palette.paint(boxes[0], [doubt.name for doubt in found], scores)
+    dashed = palette.paint(boxes[1], [doubt.name for doubt in mirrored])
+    return draw_thumbnail(Shown(points, dashed, solid), "height", None, CELL, captions=True)
+
+
+Scans = tuple[Callable[[int], np.ndarray], list[str], list[Uncertainty]]
+
+
+def from_weights(options: argparse.Namespace) -> Scans:
+    """What reads the points of a scan, the names of the scans, and how unsure the network is of
+    each."""
     detector = Detector.from_weights(options.weights, options.device)
     config = detector.config
     columns = columns_of(options.config, config)
     dataset = dataset_for(config, options.root, options.split, columns, labels=False)
     mounting, rows = mounting_of(options), rows_of(dataset, options.split)
     found, notes = [], Tally()
-    for row in tqdm(rows, desc="examining", unit="scan", disable=None):
-        points = mounting.to_network(dataset[row].points)
+
+    def read(place: int) -> np.ndarray:
+        return mounting.to_network(dataset[rows[place]].points)
+
+    for place, row in enumerate(tqdm(rows, desc="examining", unit="scan", disable=None)):
+        points = read(place)
         found.append(examine(detector, points))
         notes.add(dataset.frame_ids[row], detector.examine(points))
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
-    return [dataset.frame_ids[row] for row in rows], found
+    return read, [dataset.frame_ids[row] for row in rows], found
 
 
-def from_results(options: argparse.Namespace) -> tuple[list[str], list[Uncertainty]]:
+def from_results(options: argparse.Namespace) -> Scans:
     """As `from_weights`, from what was found."""
+
+    def read(place: int) -> np.ndarray:
+        return dataset[rows[place]].points
+
     if options.root:
         dataset = open_dataset(options.root, options.split, (), crop=False, labels=False)
-        names = [dataset.frame_ids[row] for row in rows_of(dataset, options.split)]
+        rows = rows_of(dataset, options.split)
+        names = [dataset.frame_ids[row] for row in rows]
     else:
         names = scans_in(options.detections)
     results = (read_result(options.detections / f"{name}.json") for name in names)
-    return names, [examine_found(result.found) for result in results]
+    return read, names, [examine_found(result.found) for result in results]
 
 
 def rows_of(dataset: Dataset, split: str) -> Sequence[int]:
@@ -176,9 +235,9 @@ def table(rows: Sequence[tuple[str, float, Uncertainty]]) -> str:
     wide = max(len("scan"), *(len(name) for name, *_ in rows))
     lines = [f"{'scan':{wide}}" + "".join(f"{column:>{len(column) + 2}}" for column in COLUMNS)]
     for name, value, figures in rows:
-        entropy, disagreement, boxes = figures
+        entropy, disagreement, boxes, _ = figures
         other = "-" if disagreement is None else f"{disagreement:.2f}"
-        lines.append(f"{name:{wide}}{value:7.2f}{entropy:9.2f}{other:>14}{boxes:7}")
+        lines.append(f"{name:{wide}}{value:7.2f}{entropy:9.2f}{other:>14}{boxes:7}  {figures.why}")
     return "\n".join(lines)
 
 

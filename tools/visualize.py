@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,18 +18,18 @@ from tqdm import tqdm
 
 from millisecond.data.files import locked, make_folder
 from millisecond.data.metric.kitti import METRICS, count
-from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
-from millisecond.detector.draw.camera import draw_camera, read_image
-from millisecond.detector.draw.objects import draw_object_table, object_rows
+from millisecond.detector.draw.birds_eye import draw_thumbnail
+from millisecond.detector.draw.browser import BrowserView, Stills, invitation
+from millisecond.detector.draw.film import Film
 from millisecond.detector.draw.png import save_png
-from millisecond.detector.draw.scene import COLOUR_BY, SceneRenderer, SceneUnavailable
-from millisecond.detector.draw.sheets import CELL, RIGHT, compose_contact_sheet, compose_sheet
-from millisecond.detector.draw.style import CLASS_COLOURS, Shown
-from millisecond.detector.draw.view import View
+from millisecond.detector.draw.scene import SceneRenderer
+from millisecond.detector.draw.sheets import CELL, Artist, compose_contact_sheet
+from millisecond.detector.draw.style import CLASS_COLOURS, COLOURINGS, Shown
 from millisecond.detector.draw.window import Window, WindowUnavailable, keys_for
 from millisecond.tools.autolabel import ObjectList
 from millisecond.tools.program import (
     WEIGHTS,
+    add_browser,
     add_mounting,
     one_line,
     output_path,
@@ -55,7 +56,8 @@ EXAMPLE = """examples:
   millisecond visualize --root /data/kitti --split val --detections results --order worst
 
   millisecond visualize --root /data/kitti --detections results --pictures sheets --output out
-  millisecond visualize scan.bin --detections results
+  millisecond visualize --root /data/kitti --order worst --film worst.mp4
+  millisecond visualize scan.bin --detections results --browser
   millisecond visualize --root drive --review labelled
 
 Detections come from a folder of detect's .json files or of KITTI result files (.txt), the
@@ -66,8 +68,11 @@ NAME_camera.png; or what --pictures says. With ground truth and detections, miss
 detections have a cross, by KITTI's rules (docs/visualize.md). A frame that cannot be drawn is
 reported and left out; the exit code is then 2.
 """
-USUAL = "--root --split --frames --detections --weights --no-detections --order --output"
+USUAL = "--root --split --frames --detections --weights --order --output --film --browser"
 FOLDER = Path("output/pictures")
+PLACES = ("output", "film", "browser")  # where there is no window
+RATE = 5.0  # pictures of a film per second: half as fast as a LiDAR turns
+TURN = 0.05  # seconds between two looks at the page
 KINDS = ("views", "sheets", "contact")
 CONTACT, COLUMNS = 48, 4  # most frames on a contact sheet, and how many of them side by side
 STEPS = {"left": -1, "right": 1, "page_up": -10, "page_down": 10}
@@ -111,7 +116,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
     add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
-    add("--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)")
+    add("--colour", choices=COLOURINGS, default="height", help="of points (default: height)")
     add = parser.add_argument_group("what is shown or written").add_argument
     add(
         "--order",
@@ -127,10 +132,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="without a window: single views, one sheet per frame, or one contact sheet",
     )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
+    add("--film", type=output_path, metavar="MP4", help="write all frames as a film, no window")
+    add_browser(parser)
     add_mounting(parser)
     options = parser.parse_args(arguments)
-    if options.review and (options.output or options.start):
-        parser.error("--review opens a window: it does not go with --output or --start")
+    elsewhere = [name for name in PLACES if getattr(options, name)]
+    if options.review and (others := elsewhere + ["start"] * bool(options.start)):
+        parser.error(f"--review opens a window: it does not go with --{others[0]}")
+    if len(elsewhere) > 1:
+        parser.error(" and ".join(f"--{name}" for name in elsewhere) + ": give one of them")
     return options
 
 
@@ -165,6 +175,10 @@ def visualize(options: argparse.Namespace) -> int:
     judge = Judge(source, options.overlap, options.metric or METRICS[0])
     if options.review:
         return review(options, source, judge)
+    if options.browser:
+        return serve(options, source, judge)
+    if options.film:
+        return write_film(options, source, judge)
     if options.output is None:
         try:
             return browse(options, source, judge)
@@ -174,18 +188,53 @@ def visualize(options: argparse.Namespace) -> int:
     folder, by_error = options.output or FOLDER, options.boxes == "error"
     order, first, _ = find_order(options, studio, folder)
     with SceneRenderer() as renderer:
-        artist = Artist(renderer, options.colour_by, source.view)
+        artist = Artist(renderer, options.colour, source.view)
         return write_pictures(studio, order[first:], options.pictures, by_error, artist, folder)
 
 
 def browse(options: argparse.Namespace, source: CommandSource, judge: Judge) -> int:
     """Raises WindowUnavailable where no window can be opened."""
     studio = Studio(source, judge, Account(options.score, source.palette, at_once=True))
-    with Window(keys_of(studio), options.colour_by) as window, SceneRenderer() as renderer:
-        artist = Artist(renderer, options.colour_by, source.view)
+    with Window(keys_of(studio), options.colour) as window, SceneRenderer() as renderer:
+        artist = Artist(renderer, options.colour, source.view)
         order, first, ranks = find_order(options, studio, FOLDER)
         browser = Browser(studio, window, artist, FOLDER, order, ranks)
         return browser.browse(first, options.boxes == "error")
+
+
+def serve(options: argparse.Namespace, source: CommandSource, judge: Judge) -> int:
+    """Show the frames on a web page, until Ctrl-C."""
+    studio = Studio(source, judge, Account(options.score, source.palette, at_once=True))
+    order, first, _ = find_order(options, studio, FOLDER)
+    by_error = options.boxes == "error" if source.judged else None
+    frames = Stills(len(order), first, by_error)
+    with BrowserView(options.browser, frames, options.colour) as page:
+        print(invitation(page.port, page.token), flush=True)
+        shown = None
+        while True:
+            if shown != page.still:
+                shown = page.still
+                page.show(studio.content_or_reason(order[shown[0]], shown[1]).shown)
+            time.sleep(TURN)
+
+
+def write_film(options: argparse.Namespace, source: CommandSource, judge: Judge) -> int:
+    """Write a film of the frames; returns the exit code."""
+    studio = Studio(source, judge, Account(options.score, source.palette, at_once=False))
+    order, first, _ = find_order(options, studio, FOLDER)
+    with Film(options.film, RATE) as film, SceneRenderer() as renderer:
+        artist = Artist(renderer, options.colour, source.view)
+        for place in tqdm(order[first:], unit="frame", disable=None):
+            try:
+                frame, shown = studio.content(place, options.boxes == "error")
+            except (ValueError, OSError) as error:
+                studio.account.bad(source.names[place], error)
+                continue
+            if source.scores is not None and frame is not None:
+                shown = shown._replace(scores=source.scores(frame))
+            film.add(artist.film_picture(shown))
+    print(f"{film.pictures} pictures written to {film.path}")
+    return studio.account.close(len(order))
 
 
 def review(options: argparse.Namespace, source: CommandSource, judge: Judge) -> int:
@@ -196,7 +245,7 @@ def review(options: argparse.Namespace, source: CommandSource, judge: Judge) -> 
         objects = ObjectList(options.review)
         steps = Review(objects, source.names, source.palette, options.classes)
         try:
-            window = Window(keys_for((), "review"), options.colour_by)
+            window = Window(keys_for((), "review"), options.colour)
         except WindowUnavailable as error:
             raise ValueError(f"--review needs a window: {error}") from None
         drawn = None
@@ -228,39 +277,6 @@ def find_order(
     return order, first, ranks
 
 
-class Artist:
-    """Draws frames; without the 3-D scene where Open3D cannot render, which is said once."""
-
-    def __init__(self, renderer: SceneRenderer, colour_by: str, view: View | None):
-        """colour_by: "height" or "intensity" of the points. view: of the bird's-eye view."""
-        self.colour_by, self.view = colour_by, view
-        self._renderer, self._in_3d = renderer, True
-
-    def views(self, content: Content) -> dict[str, np.ndarray]:
-        """Pictures [H, W, 3] uint8 by kind: birds_eye, scene and camera, those that can be drawn.
-
-        Raises ValueError or OSError for an image that cannot be read.
-        """
-        frame, shown = content
-        image = None if frame is None or frame.image is None else read_image(frame.image)
-        pictures = {"birds_eye": draw_birds_eye(shown, self.colour_by, self.view)}
-        if self._in_3d:
-            try:
-                pictures["scene"] = self._renderer.draw(shown, self.colour_by)
-            except SceneUnavailable as error:
-                self._in_3d = False
-                tqdm.write(f"note: {error}", file=sys.stderr)
-        if image is not None and frame is not None and frame.calibration is not None:
-            pictures["camera"] = draw_camera(image, frame.calibration, shown)
-        return pictures
-
-    def sheet(self, content: Content) -> np.ndarray:
-        """All views and the table of objects as one picture; raises as `views`."""
-        views, rows = self.views(content), object_rows(content.shown)
-        beside = [views[kind] for kind in ("scene", "camera") if kind in views]
-        return compose_sheet(views["birds_eye"], [*beside, draw_object_table(rows, RIGHT)])
-
-
 def write_pictures(
     studio: Studio, order: Sequence[int], kind: str, by_error: bool, artist: Artist, folder: Path
 ) -> int:
@@ -281,7 +297,9 @@ def write_pictures(
                 cells.append(_cell(content, artist))
                 continue
             pictures = (
-                artist.views(content) if kind == "views" else {"sheet": artist.sheet(content)}
+                artist.views(content.shown)
+                if kind == "views"
+                else {"sheet": artist.sheet(content.shown)}
             )
         except (ValueError, OSError) as error:
             studio.account.bad(names[place], error)
@@ -422,7 +440,7 @@ class Browser:
         path = self._folder / f"{name}_sheet.png"
         try:
             make_folder(self._folder)
-            save_png(path, self._artist.sheet(content))
+            save_png(path, self._artist.sheet(content.shown))
             print(f"{path} written", flush=True)
         except (ValueError, OSError) as error:
             print(f"error: frame {name}: {one_line(error)}", file=sys.stderr)

@@ -30,8 +30,10 @@ from millisecond.data.metric.kitti import Count, Verdicts, badness, count, defau
 from millisecond.detector.config import load_config
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector
+from millisecond.detector.draw.camera import photo_of
 from millisecond.detector.draw.style import CLASS_COLOURS, FAINT, BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
+from millisecond.detector.inference import ScoreMap
 from millisecond.tools.autolabel import (
     ACCEPT,
     REJECT,
@@ -103,7 +105,7 @@ class CommandSource(NamedTuple):
 
     frames: NamedFrames
     detections: Callable[[Frame, Tally], NamedDetections] | None
-    needs_points: bool  # whether detections are found in points, not read from files
+    scores: Callable[[Frame], ScoreMap] | None  # of the ground, where a network detects
     classes: Sequence[str]  # that are detected
     palette: Palette
     view: View | None  # of the bird's-eye view: the detector's grid
@@ -111,6 +113,11 @@ class CommandSource(NamedTuple):
     @property
     def names(self) -> Sequence[str]:
         return self.frames.names
+
+    @property
+    def needs_points(self) -> bool:
+        """Whether detections are found in points, not read from files."""
+        return self.scores is not None
 
     @property
     def judged(self) -> bool:
@@ -133,9 +140,10 @@ def find_source(options: argparse.Namespace) -> CommandSource:
         view = View.of_grid(detector.range)
     crop = detector and detector.config.grid.crop_to_image
     frames = find_frames(options, classes, crop, columns)
-    detections, detected = None, ()
+    detections, detected, scores = None, (), None
     if detector is not None:
         detections, detected = Found(detector), detector.config.class_names
+        scores = detections.scores
     elif options.detections is not None:
         find_detections(options.detections, frames.names)
         detections = partial(read_found, options.detections)
@@ -143,7 +151,7 @@ def find_source(options: argparse.Namespace) -> CommandSource:
             detected = names_in(options.detections, frames.names)
             if options.root and is_folder(options.root):  # as evaluate: missed classes too
                 detected = [*dict.fromkeys([*detected, *_labelled(frames)])]
-    return CommandSource(frames, detections, detector is not None, detected, Palette(classes), view)
+    return CommandSource(frames, detections, scores, detected, Palette(classes), view)
 
 
 def _labelled(frames: NamedFrames) -> set[str]:
@@ -221,6 +229,10 @@ class Found:
             notes.add(f"frame {name}", left_out + self._detector.examine(frame.points))
         return self._known[name]
 
+    def scores(self, frame: Frame) -> ScoreMap:
+        """The scores of the ground."""
+        return self._detector.score_map(frame.points)
+
 
 def read_found(folder: Path, frame: Frame, _: Tally) -> NamedDetections:
     return read_detections(folder, frame.frame_id, frame.calibration)
@@ -279,6 +291,7 @@ def require_judged(options: argparse.Namespace, source: CommandSource) -> None:
         "--overlap": options.overlap is not None,
         "--metric": options.metric is not None,
         "--boxes error": options.boxes == "error",
+        "--colour error": options.colour == "error",
         "--order worst": options.order == "worst",
     }
     wanted = next((name for name, given in asked.items() if given), None)
@@ -337,8 +350,9 @@ class Studio:
         labelled = source.frames.labels is not None
         truth = source.palette.paint(frame.boxes, frame.names) if labelled else None
         title = f"{frame.frame_id}   {len(frame.points)} points"
+        photo = photo_of(frame)
         if source.detections is None:
-            return Content(frame, Shown(frame.points, truth, None, title))
+            return Content(frame, Shown(frame.points, truth, None, title, photo=photo))
         all_found = source.detections(frame, account.notes)
         found, left_out = account.best(frame.frame_id, all_found)
         if truth is not None:
@@ -350,7 +364,8 @@ class Studio:
                 verdicts.detections.tolist(), verdicts.overlap, by_error, verdicts.reasons.tolist()
             )
             title += f"   {count(truth.verdicts, found.verdicts)}"
-        return Content(frame, Shown(frame.points, truth, found, title + left_out))
+        title += left_out
+        return Content(frame, Shown(frame.points, truth, found, title, photo=photo))
 
     def content_or_reason(self, place: int, by_error: bool) -> Content:
         """Of a frame that cannot be drawn, nothing but a title that says why."""

@@ -19,6 +19,7 @@ from millisecond.data.packed import Split
 
 DONT_CARE = "DontCare"
 
+
 class KittiDataset(Split):
     """The frames of a split: raw points, boxes in the LiDAR frame. KITTI labels only what its
     camera sees, so the points are cropped to the image; where a data set has no images, they are

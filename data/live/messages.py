@@ -121,7 +121,7 @@ def marker_array(objects: FollowedObjects, colours: Sequence[Colour], header: An
     track, its trail for each object. colours: one per object."""
     flat = (0.0, 0.0, 0.0)
     markers = [_marker(header, "", 0, CUBE, flat, flat, (0, 0, 0), 0.0, action=DELETE_ALL)]
-    for place, (box, score, name, number, trail) in enumerate(zip(*objects, strict=True)):
+    for place, (box, score, name, number, trail) in enumerate(zip(*objects[:5], strict=True)):
         colour, top = colours[place], (*box[:2], box[2] + box[5] / 2 + LETTERS)
         text = f"{name} {f'#{number} ' if number else ''}{score:.2f}"
         letters, line = (0.0, 0.0, LETTERS), (LINE, 0.0, 0.0)

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import numpy as np
+
 from millisecond.data.formats.clouds import SUFFIXES as CLOUDS
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.frame import Frame
 from millisecond.data.live.bag import BagSource
 from millisecond.data.live.folder import open_folder
 from millisecond.data.live.network import PcapSource, UdpSource
@@ -18,13 +21,17 @@ from millisecond.data.live.recording import SUFFIXES as BAGS
 from millisecond.data.live.recording import is_bag
 from millisecond.data.live.scan import LiveScan, Source, Trouble
 from millisecond.data.live.velodyne import NAMES
+from millisecond.data.metric.kitti import MIN_OVERLAP
 from millisecond.data.simulator import simulate, simulated_calibration
+from millisecond.data.simulator.scenes import make_street
 
 TURNS = 50  # of a street: it is built for about 5 s
+SEVERAL = 3  # objects of KITTI's benchmark, clear enough for it, with which a street begins
 
 
 class StreetSource(Source):
-    """One street after the other, made up from seed, seed + 1 and so on."""
+    """One street after the other, made up from seed, seed + 1 and so on; a street that begins with
+    fewer than SEVERAL objects in view is passed over."""
 
     live = False
     rate = 10.0
@@ -37,12 +44,26 @@ class StreetSource(Source):
         self._seed = int(seed)
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
-        for number in count():
-            street, turn = divmod(number, TURNS)
-            frame = simulate(self._seed + street, turn / self.rate)
-            name = f"{frame.frame_id}_{turn:02d}"
-            calibration = simulated_calibration()
-            yield LiveScan(frame.points, number / self.rate, name, None, calibration)
+        number, begin = 0, np.eye(4)  # of the scan; where the street begins in the world
+        for seed in count(self._seed):
+            street = make_street(np.random.default_rng(seed))
+            for turn in range(TURNS):
+                frame = simulate(seed, turn / self.rate)
+                if turn == 0 and in_view(frame) < SEVERAL:
+                    break
+                name = f"{frame.frame_id}_{turn:02d}"
+                calibration, pose = simulated_calibration(), begin @ street.pose(turn / self.rate)
+                time = number / self.rate
+                yield LiveScan(frame.points, time, name, None, calibration, pose=pose)
+                number += 1
+            else:
+                begin = begin @ street.pose(TURNS / self.rate)
+
+
+def in_view(frame: Frame) -> int:
+    """How many objects of the classes of KITTI's benchmark are large and free enough for it."""
+    counted = zip(frame.names, frame.difficulty, strict=True)
+    return sum(name in MIN_OVERLAP and level >= 0 for name, level in counted)
 
 
 PACKETS = (".pcap", ".pcapng", OSF)

@@ -93,6 +93,15 @@ class Street:
         cos, sin = np.cos(turn), np.sin(turn)
         return np.stack([cos * along - sin * across, sin * along + cos * across], axis=1)
 
+    def pose(self, time: float) -> np.ndarray:
+        """[4, 4]: from the LiDAR frame of that time to the frame of time 0, as if the ground were
+        flat."""
+        x, y, turn = self.ground.to_sensor(np.array(self.ego_speed * time), np.zeros(()))
+        cos, sin = np.cos(turn - self.ground.yaw), np.sin(turn - self.ground.yaw)
+        pose = np.eye(4)
+        pose[:2, :2], pose[:2, 3] = [[cos, -sin], [sin, cos]], (x, y)
+        return pose
+
     def raised(self, height: float) -> "Street":
         """The street in a frame whose origin is so many metres higher."""
         if not height:

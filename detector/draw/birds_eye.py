@@ -1,5 +1,7 @@
 """A scan and its boxes seen from above: forward is up, left is left."""
 
+from collections.abc import Callable
+
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -10,14 +12,15 @@ from millisecond.detector.draw.style import (
     EMPTY,
     FAINT,
     GRID,
-    HEIGHTS,
-    INTENSITIES,
     TEXT,
     BoxSet,
     Shown,
+    colourings,
     draw_lines,
     mark,
+    motion_lines,
     outline,
+    point_colours,
     ramp,
     tint,
 )
@@ -29,38 +32,56 @@ LEFT, TOP, RIGHT, BOTTOM = 44, 40, 16, 50  # margins in pixels, without the lege
 SENSOR: tuple[int, int, int] = (255, 255, 255)
 HEADING = 0.7  # metres that the heading line goes beyond the front
 TITLE, SMALL_TITLE, ROW = 17, 14, 17  # pixels: letters of one row, of more rows; from row to row
+GLOW = np.array([255, 96, 0])  # colour of the ground where the score is 1
+KEY = 90  # pixels, of a bar of colours
 
 
-def draw_birds_eye(shown: Shown, colour_by: str = "height", view: View | None = None) -> np.ndarray:
+def draw_birds_eye(
+    shown: Shown, colour_by: str = "height", view: View | None = None, high: int | None = None
+) -> np.ndarray:
     """Points, boxes and title -> [H, W, 3] uint8 RGB. Ground truth is a faint area with a dashed
     edge, a detection a solid line; a line from the middle leads out of the front. Errors have a
-    mark, ignored boxes only corners.
+    mark, ignored boxes only corners. The ground glows where the network's scores are known and
+    high.
 
-    colour_by: "height" or "intensity" of the points. view: None for one that shows everything.
+    colour_by: of the points, one of style.COLOURINGS. view: None for one that shows everything.
+    high: pixels of a picture that is a part of another one, which has title and legend.
     """
     view = view or _whole(shown)
+    if high is not None:
+        deep = view.x[1] - view.x[0]
+        view = view._replace(scale=(high - TOP - BOTTOM) / deep)
     plot = _plot(shown, colour_by, view)
     _captions(plot, view, shown)
 
-    strip = legend(shown.sets, view.size[0])
-    size = (LEFT + view.size[0] + RIGHT, TOP + view.size[1] + BOTTOM + strip.height)
+    strip = legend(shown.sets if high is None else {}, view.size[0])
+    below = strip.height if high is None else 0
+    size = (LEFT + view.size[0] + RIGHT, high or TOP + view.size[1] + BOTTOM + below)
     picture = Image.new("RGB", size, BACKGROUND)
     picture.paste(plot, (LEFT, TOP))
     picture.paste(strip, (LEFT, size[1] - strip.height - 6), strip)
     draw = ImageDraw.Draw(picture)
     _axes(draw, view)
-    key = _ramp_key(picture, draw, colour_by)
-    return np.asarray(_titled(picture, shown.title, key - LEFT - 20))
+    key = _keys(picture, draw, shown, colour_by)
+    title = shown.title if high is None else ""
+    return np.asarray(_titled(picture, title, key - LEFT - 20))
 
 
 def draw_thumbnail(
-    shown: Shown, colour_by: str, view: View | None, room: tuple[int, int]
+    shown: Shown,
+    colour_by: str,
+    view: View | None,
+    room: tuple[int, int],
+    captions: bool = False,
 ) -> np.ndarray:
-    """The same without any text, not larger than (width, height) pixels."""
+    """The same without title, axes and legend, not larger than (width, height) pixels."""
     view = view or _whole(shown)
     shrunk = min(limit / side for limit, side in zip(room, view.size, strict=True))
     view = view._replace(scale=view.scale * min(1.0, 0.999 * shrunk))
-    return np.asarray(_plot(shown, colour_by, view))
+    plot = _plot(shown, colour_by, view)
+    if captions:
+        _captions(plot, view, shown)
+    return np.asarray(plot)
 
 
 def _whole(shown: Shown) -> View:
@@ -68,31 +89,56 @@ def _whole(shown: Shown) -> View:
 
 
 def _plot(shown: Shown, colour_by: str, view: View) -> Image.Image:
-    plot = Image.fromarray(_canvas(shown.points, view, colour_by))
+    plot = Image.fromarray(_canvas(shown, view, colour_by))
     _rings(plot, view)
+    _motion(plot, view, shown.detections or EMPTY)
     _draw_set(plot, view, shown.ground_truth or EMPTY, dashed=True)
     _draw_set(plot, view, shown.detections or EMPTY, dashed=False)
     return plot.resize(view.size, Image.Resampling.BOX)
 
 
-def _canvas(points: np.ndarray, view: View, colour_by: str) -> np.ndarray:
-    """The plot, SMOOTH times larger, with nothing but points on it."""
+def _canvas(shown: Shown, view: View, colour_by: str) -> np.ndarray:
+    """The plot, SMOOTH times larger, with nothing but the glow of the scores and points on it."""
     across, down = (side * SMOOTH for side in view.size)
     canvas = np.full((down, across, 3), BACKGROUND, dtype=np.uint8)
-    low, high = zip(view.x, view.y, strict=True)
+    if shown.scores is not None:
+        glow = _glow(shown.scores, view).repeat(SMOOTH, axis=0).repeat(SMOOTH, axis=1)
+        canvas[:] = glow
+    points, low, high = shown.points, *zip(view.x, view.y, strict=True)
     inside = ((points[:, :2] >= low) & (points[:, :2] <= high)).all(axis=1)
-    points = points[inside & np.isfinite(points).all(axis=1)]
-    value, ends = (points[:, 2], HEIGHTS) if colour_by == "height" else (points[:, 3], INTENSITIES)
+    inside &= np.isfinite(points).all(axis=1)
+    points, colours = points[inside], point_colours(shown, colour_by)[inside]
     # The brightest come last and stay on top.
-    order = np.argsort(value, kind="stable")
+    order = np.argsort(colours.max(axis=1), kind="stable")
     column, row = np.floor(view.pixels(points[order]) * SMOOTH).astype(np.int64).T
-    colours = ramp(value[order], *ends)
+    colours = colours[order]
     for below in (-1, 0, 1):
         for right in (-1, 0, 1):
             u, v = column + right, row + below
             inside = (u >= 0) & (u < across) & (v >= 0) & (v < down)
             canvas[v[inside], u[inside]] = colours[inside]
     return canvas
+
+
+def _glow(scores: Callable[[np.ndarray], np.ndarray], view: View) -> np.ndarray:
+    """[H, W, 3] uint8: the ground, which glows where the scores are high."""
+    across, down = view.size
+    x = view.x[1] - (np.arange(down) + 0.5) / view.scale
+    y = view.y[1] - (np.arange(across) + 0.5) / view.scale
+    places = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
+    return _shades(scores(places).reshape(down, across))
+
+
+def _shades(scores: np.ndarray) -> np.ndarray:
+    """[...] -> [..., 3] uint8; low scores are seen too."""
+    return (BACKGROUND + np.sqrt(scores)[..., None] * (GLOW - BACKGROUND)).astype(np.uint8)
+
+
+def _motion(plot: Image.Image, view: View, found: BoxSet) -> None:
+    draw = ImageDraw.Draw(plot)
+    segments, colours = motion_lines(found)
+    for segment, colour in zip(view.pixels(segments) * SMOOTH, colours, strict=True):
+        draw_lines(draw, segment[None], tuple((colour * 255).astype(int).tolist()), 2 * SMOOTH)
 
 
 def _rings(plot: Image.Image, view: View) -> None:
@@ -184,16 +230,34 @@ def _titled(picture: Image.Image, title: str, room: float) -> Image.Image:
     return whole
 
 
-def _ramp_key(picture: Image.Image, draw: ImageDraw.ImageDraw, colour_by: str) -> float:
-    """The colours of the points, at the right of the title; returns the pixel where it begins."""
-    low, high, unit = (
-        ("-2", "1.5", "height, m") if colour_by == "height" else ("0", "0.8", "intensity")
-    )
-    across, right, middle = 90, picture.width - RIGHT, TOP // 2
+def _keys(picture: Image.Image, draw: ImageDraw.ImageDraw, shown: Shown, colour_by: str) -> float:
+    """What colours of points and ground mean, at the right of the title; returns the pixel where
+    that begins."""
+    bar, right = np.linspace(0, 1, KEY), picture.width - RIGHT
+    if colour_by == "height" or colour_by not in colourings(shown):
+        right = _key(picture, draw, right, ramp(bar, 0, 1), "height, m   -2", "1.5")
+    elif colour_by == "intensity":
+        right = _key(picture, draw, right, ramp(bar, 0, 1), "intensity   0", "0.8")
+    else:
+        write(draw, (right, TOP // 2), text := f"points by {colour_by}", FAINT, 12, "rm")
+        right -= round(width(text, 12))
+    if shown.scores is not None:
+        right = _key(picture, draw, right - 24, _shades(bar), "score   0", "1")
+    return right
+
+
+def _key(
+    picture: Image.Image,
+    draw: ImageDraw.ImageDraw,
+    right: int,
+    colours: np.ndarray,
+    low: str,
+    high: str,
+) -> int:
+    """A bar of colours [KEY, 3] between two texts that ends at a pixel; returns where it begins."""
+    middle = TOP // 2
     write(draw, (right, middle), high, FAINT, 12, "rm")
-    left = right - round(width(high, 12)) - 6 - across
-    bar = ramp(np.linspace(0, 1, across), 0, 1)[None].repeat(9, axis=0)
-    picture.paste(Image.fromarray(bar), (left, middle - 4))
-    text = f"{unit}   {low}"
-    write(draw, (left - 6, middle), text, FAINT, 12, "rm")
-    return left - 6 - width(text, 12)
+    left = right - round(width(high, 12)) - 6 - KEY
+    picture.paste(Image.fromarray(colours[None].repeat(9, axis=0)), (left, middle - 4))
+    write(draw, (left - 6, middle), low, FAINT, 12, "rm")
+    return left - 6 - round(width(low, 12))

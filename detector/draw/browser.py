@@ -5,41 +5,60 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from http import HTTPStatus
 from importlib import import_module
-from threading import Lock
-from typing import Any
+from threading import Lock, RLock
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from millisecond.data.files import require
+from millisecond.data.metric.kitti import MATCHED
+from millisecond.detector.draw.camera import draw_inset
+from millisecond.detector.draw.objects import figures_of
 from millisecond.detector.draw.scene import (
     AT_FIRST,
-    COLOUR_BY,
     EYE,
     FIELD_OF_VIEW,
+    INSET,
     RING,
     TARGET,
     box_lines,
     placed_texts,
-    point_colours,
     ring_marks,
     ring_segments,
-    trail_colours,
-    within_reach,
+    visible_points,
 )
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, Colour, Shown
+from millisecond.detector.draw.style import (
+    BACKGROUND,
+    COLOURINGS,
+    EMPTY,
+    LIVE,
+    TEXT,
+    Colour,
+    Shown,
+    motion_lines,
+)
 from millisecond.detector.draw.text import SIZE, FreeSpace, legend, line
-from millisecond.detector.draw.view import Viewpoint
+from millisecond.detector.draw.view import Viewpoint, first_hit
 
 HOST = "127.0.0.1"  # reached by SSH
 NAMES = ("localhost", HOST)  # that a browser may call it by
 PORT = 8080
-THICK, THIN = 2.5, 1.5  # pixels
+PICKED, THICK, THIN = 5.0, 2.5, 1.5  # pixels
 PANEL = 290  # pixels: width of the legend in the panel
+INVITED = "click on a box for its figures"
+
+
+class Stills(NamedTuple):
+    """Scans that stand still: a page shows the one that its user chooses."""
+
+    frames: int
+    first: int  # that it shows at first, from 0
+    by_error: bool | None  # whether boxes are coloured by error at first; None: there are no errors
 
 
 class BrowserView:
@@ -49,8 +68,10 @@ class BrowserView:
     manager: the server ends with the block.
     """
 
-    def __init__(self, port: int, score: float):
-        """score: where the slider of the least score stands at first.
+    def __init__(self, port: int, scans: float | Stills, colour_by: str = "height"):
+        """scans: of a stream, where the slider of the least score stands at first, see `choices`;
+        or scans that stand still, see `still`. colour_by: of the points at first, one of
+        style.COLOURINGS.
 
         Raises ValueError where viser is missing, OSError where the port is taken.
         """
@@ -67,8 +88,10 @@ class BrowserView:
         self._texts: dict[int, PageTexts] = {}  # by the number of the page
         self._image: Any = None
         self._shown = Shown()
+        self._picked: tuple[str, int] | None = None  # a set and a row of it
+        self._lock = RLock()  # the panel changes while another scan comes
         self._prepare_scene()
-        self._prepare_panel(score)
+        self._prepare_panel(scans, colour_by)
         self._server.on_client_connect(self._welcome)
         self._server.on_client_disconnect(lambda page: self._texts.pop(page.client_id, None))
 
@@ -84,14 +107,25 @@ class BrowserView:
         """The least score that the user wants to see, and whether the scans are to pause."""
         return self._score.value, self._paused.value
 
+    @property
+    def still(self) -> tuple[int, bool]:
+        """The frame that the user wants to see, from 0, and whether with boxes by error."""
+        return self._frame.value - 1, self._boxes_by.value == "error"
+
     def show(self, shown: Shown) -> None:
         """Replace what every page that is open shows."""
-        points, found = within_reach(shown.points), shown.detections or EMPTY
+        with self._lock:
+            self._picked = again(self._picked, self._shown, shown)
+            self._show(shown)
+
+    def _show(self, shown: Shown) -> None:
+        points, colours = visible_points(shown, self._colour_by.value)
+        found = shown.detections or EMPTY
         with self._server.atomic():
             self._server.scene.add_point_cloud(
                 "/points",
                 points[:, :3].astype(np.float32),
-                (point_colours(points, self._colour_by.value) * 255).astype(np.uint8),
+                colours,
                 point_size=0.04,
                 point_shading="flat",
             )
@@ -99,14 +133,37 @@ class BrowserView:
             self._lines("/ground truth", *box_lines(truth, dashed=True)[:2], THICK)
             self._lines("/detections", *box_lines(found, dashed=False)[:2], THICK)
             trails = found if self._trails.value else EMPTY
-            self._lines("/trails", *trail_colours(trails), THIN)
-            rows = "\n".join(f"| {name} | {value} |" for name, value in shown.figures.items())
-            self._text.content = f"**{shown.title}**\n\n| | |\n|---|---|\n{rows}"
+            self._lines("/trails", *motion_lines(trails), THIN)
+            self._text.content = f"**{plain(shown.title)}**\n\n{table(shown.figures)}"
             self._legend.image = np.asarray(legend(shown.sets, PANEL))
-            self._show_image(shown.inset)
+            self._show_image(None if shown.photo is None else draw_inset(shown, INSET))
             self._shown = shown
+            self._show_picked()
             for texts in list(self._texts.values()):
                 texts.show(shown)
+
+    def _click(self, ray: Any) -> None:
+        """Of a click into the scene: the box under it is marked, and its figures are written."""
+        with self._lock, self._server.atomic():
+            origin, direction = np.array(ray.ray_origin), np.array(ray.ray_direction)
+            sets = {}
+            for name, shown in self._shown.sets.items():
+                sets[name] = np.array(shown.boxes, np.float64)
+                if shown is self._shown.ground_truth:  # of a match, the detection tells more
+                    matched = [shown.verdict(row) == MATCHED for row in range(len(shown.names))]
+                    sets[name][np.array(matched, bool)] = np.nan
+            self._picked = first_hit(origin, direction, sets)
+            self._show_picked()
+
+    def _show_picked(self) -> None:
+        picked, text = EMPTY, INVITED
+        if self._picked is not None:
+            name, row = self._picked
+            picked = self._shown.sets[name]._replace(verdicts=())
+            picked = picked._replace(boxes=picked.boxes[[row]], colours=(TEXT,))
+            text = table(figures_of(self._shown, name, row))
+        self._lines("/picked", *box_lines(picked, dashed=False)[:2], PICKED)
+        self._figures.content = text
 
     def _welcome(self, page: Any) -> None:
         """Of a page that was opened: its texts follow its own camera."""
@@ -124,15 +181,28 @@ class BrowserView:
         segments = ring_segments(180)
         self._lines("/rings", segments, np.full((len(segments), 3), np.array(RING) / 255), THIN)
 
-    def _prepare_panel(self, score: float) -> None:
+    def _prepare_panel(self, scans: float | Stills, colour_by: str) -> None:
         gui = self._server.gui
         gui.set_panel_label("millisecond")
         self._text = gui.add_markdown("loading")
         self._legend = gui.add_image(np.asarray(legend({}, 1)), format="png")
-        self._paused = gui.add_checkbox("pause", False)
-        self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, score)
-        self._trails = gui.add_checkbox("trails", True)
-        self._colour_by = gui.add_dropdown("points by", COLOUR_BY)
+        if isinstance(scans, Stills):
+            last = max(scans.frames, 2)  # a slider has two ends
+            self._frame = gui.add_slider("frame", 1, last, 1, scans.first + 1)
+            self._frame.visible, judged = scans.frames > 1, scans.by_error is not None
+            by = "error" if scans.by_error else "class"
+            self._boxes_by = gui.add_dropdown("boxes by", ("class", "error"), initial_value=by)
+            self._boxes_by.visible, known = judged, COLOURINGS if judged else LIVE
+        else:
+            self._paused = gui.add_checkbox("pause", False)
+            self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, scans)
+            known = LIVE
+        self._trails = gui.add_checkbox("trails", True, visible=not isinstance(scans, Stills))
+        self._colour_by = gui.add_dropdown("points by", known, initial_value=colour_by)
+        self._figures = gui.add_markdown(INVITED)
+        for choice in (self._colour_by, self._trails):
+            choice.on_update(lambda _: self.show(self._shown))
+        self._server.scene.on_click()(self._click)
 
     def _lines(self, name: str, segments: np.ndarray, colours: np.ndarray, pixels: float) -> None:
         """segments [S, 2, 3], colours [S, 3] from 0 to 1."""
@@ -156,6 +226,29 @@ class BrowserView:
             self._image = self._server.gui.add_image(inset, label="camera", format="jpeg")
         elif inset is not None:
             self._image.image = inset
+
+
+def plain(text: str) -> str:
+    """Markdown that reads as this text, whatever signs it has."""
+    return "".join(c if c.isalnum() or c in " .,:-" else f"&#{ord(c)};" for c in text)
+
+
+def table(rows: Mapping[str, str]) -> str:
+    """Names and values in Markdown."""
+    lines = "\n".join(f"| {plain(name)} | {plain(value)} |" for name, value in rows.items())
+    return f"| | |\n|---|---|\n{lines}"
+
+
+def again(picked: tuple[str, int] | None, before: Shown, now: Shown) -> tuple[str, int] | None:
+    """Where the picked box is in another scan, by the number of its track."""
+    if picked is None or before is now:
+        return picked
+    name, row = picked
+    old, new = before.sets[name].ids, now.sets.get(name, EMPTY).ids
+    if old is None or new is None or not old[row]:
+        return None
+    rows = np.flatnonzero(new == old[row])
+    return (name, int(rows[0])) if len(rows) else None
 
 
 class PageTexts:

@@ -9,10 +9,12 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES, Calibration
+from millisecond.data.frame import Frame
 from millisecond.detector.draw.style import (
     BACKGROUND,
     EMPTY,
     BoxSet,
+    Photo,
     Shown,
     draw_lines,
     mark,
@@ -48,6 +50,13 @@ def read_image(path: Path) -> np.ndarray:
         Image.DecompressionBombWarning,
     ) as error:
         raise ValueError(f"{path}: not an image that can be read ({error})") from None
+
+
+def photo_of(frame: Frame) -> Photo | None:
+    """The image of a frame, if it has one; raises as `read_image`."""
+    if frame.image is None:
+        return None
+    return Photo(read_image(frame.image), frame.calibration)
 
 
 def project_edges(boxes: np.ndarray, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
@@ -93,11 +102,11 @@ def draw_camera(image: np.ndarray, calibration: Calibration, shown: Shown) -> np
     return np.asarray(picture)
 
 
-def draw_inset(
-    image: np.ndarray, calibration: Calibration | None, detections: BoxSet, room: tuple[int, int]
-) -> np.ndarray:
-    """The image [H, W, 3] uint8, made to fit into (width, height) pixels, with the boxes where
-    their calibration is known."""
+def draw_inset(shown: Shown, room: tuple[int, int]) -> np.ndarray:
+    """The image of the camera [H, W, 3] uint8, made to fit into (width, height) pixels, with the
+    boxes where its calibration is known."""
+    assert shown.photo is not None, "no image"
+    image, calibration = shown.photo
     scale = min(room[0] / image.shape[1], room[1] / image.shape[0])
     wide, high = (max(1, round(side * scale)) for side in image.shape[1::-1])
     small = Image.fromarray(image).resize((wide, high), Image.Resampling.BOX)
@@ -105,9 +114,9 @@ def draw_inset(
         return np.asarray(small)
     calibration = replace(calibration, p2=np.diag([scale, scale, 1.0]) @ calibration.p2)
     large = small.resize((wide * SMOOTH, high * SMOOTH))
-    _draw_set(large, calibration, detections, dashed=False)
+    _draw_set(large, calibration, shown.detections or EMPTY, dashed=False)
+    _draw_set(large, calibration, shown.ground_truth or EMPTY, dashed=True)
     small = large.resize((wide, high), Image.Resampling.BOX)
-    shown = Shown(detections=detections)
     _captions(ImageDraw.Draw(small), (high, wide), calibration, shown)
     return np.asarray(small)
 

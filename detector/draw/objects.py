@@ -152,6 +152,28 @@ def object_rows(shown: Shown) -> list[Row]:
     return [row for *_, row in sorted(rows, key=lambda row: row[:2])]
 
 
+def figures_of(shown: Shown, source: str, row: int) -> dict[str, str]:
+    """All that is known of a box of a set, by name, as text."""
+    boxes = shown.sets[source]
+    box = boxes.boxes[row].astype(np.float64)
+    told = told_verdict(boxes.verdict(row), boxes.reasons[row] if boxes.reasons else "").strip()
+    figures = {"class": boxes.names[row], "from": source.removesuffix("s")}
+    if boxes.ids is not None and boxes.ids[row]:
+        figures["track"] = f"#{boxes.ids[row]}"
+    if boxes.scores is not None:
+        figures["score"] = f"{boxes.scores[row]:.2f}"
+    if boxes.verdicts:
+        figures["verdict"] = told or boxes.verdict(row)
+    if boxes.overlaps is not None and not np.isnan(boxes.overlaps[row]):
+        figures["overlap"] = f"{boxes.overlaps[row]:.2f}"
+    figures["size"] = " x ".join(f"{side:.2f}" for side in box[3:6]) + " m"
+    figures["distance"] = f"{np.hypot(*box[:2]):.1f} m"
+    figures["points"] = str(points_in_boxes(shown.points, box[None]).sum())
+    if boxes.velocities is not None and np.isfinite(boxes.velocities[row]).all():
+        figures["speed"] = f"{np.hypot(*boxes.velocities[row]):.1f} m/s"
+    return figures
+
+
 def draw_object_table(rows: list[Row], width: int) -> np.ndarray:
     """[H, W, 3] uint8: the rows in as many blocks side by side as fit into so many pixels."""
     blocks = max(1, (width + APART) // (BLOCK + APART))

@@ -16,21 +16,22 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES
+from millisecond.detector.draw.camera import draw_inset
 from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
 from millisecond.detector.draw.style import (
     BACKGROUND,
     EMPTY,
     FAINT,
     GRID,
-    HEIGHTS,
-    INTENSITIES,
     TEXT,
     BoxSet,
     Colour,
     Shown,
+    line_pieces,
     mark,
+    motion_lines,
     outline,
-    ramp,
+    point_colours,
     tint,
 )
 from millisecond.detector.draw.text import SIZE, FreeSpace, legend, panel, shortened, write
@@ -79,23 +80,11 @@ def box_lines(shown: BoxSet, dashed: bool) -> tuple[np.ndarray, np.ndarray, np.n
     return np.concatenate(pieces), colours[of_box], of_box
 
 
-def trail_tubes(shown: BoxSet, eye: np.ndarray) -> ColoredMesh:
-    """The paths of the boxes' centres."""
-    segments, colours = trail_colours(shown)
+def motion_tubes(shown: BoxSet, eye: np.ndarray) -> ColoredMesh:
+    """The paths of the boxes' centres, and arrows of their speed."""
+    segments, colours = motion_lines(shown)
     radius = 0.02 + 0.0012 * np.linalg.norm(segments.mean(axis=1) - eye, axis=1)
     return _tubes(segments, radius, colours)
-
-
-def trail_colours(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
-    """The paths of the boxes' centres as segments [S, 2, 3], and colours [S, 3] from 0 to 1 that
-    are fainter towards the past."""
-    trails = [np.asarray(trail, np.float64) for trail in shown.trails]
-    pieces = [_pieces(trail) for trail in trails]
-    ages = [np.linspace(0.9, 0.1, len(piece))[:, None] for piece in pieces]
-    now, past = _shares(shown.colours[: len(trails)]), _shares([BACKGROUND])
-    colours = [age * past + (1 - age) * colour for age, colour in zip(ages, now, strict=True)]
-    segments = np.concatenate([np.zeros((0, 2, 3)), *pieces])
-    return segments, np.concatenate([np.zeros((0, 3)), *colours])
 
 
 def ground_rings(all_round: bool) -> ColoredMesh:
@@ -109,17 +98,12 @@ def ground_rings(all_round: bool) -> ColoredMesh:
 def ring_segments(reach: int) -> np.ndarray:
     """[S, 2, 3]: all rings, so many degrees to the left and to the right."""
     angle = np.radians(np.arange(-reach, reach + 1, 2))
-    return np.concatenate([_pieces(_ring(metres, angle)) for metres in RINGS])
+    return np.concatenate([line_pieces(_ring(metres, angle)) for metres in RINGS])
 
 
 def _ring(metres: float, angle: np.ndarray) -> np.ndarray:
     """[N, 3] places on the ground, so far from the sensor."""
     return np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
-
-
-def _pieces(path: np.ndarray) -> np.ndarray:
-    """[N, 3] -> [N - 1, 2, 3] from each place to the next."""
-    return np.stack([path[:-1], path[1:]], axis=1)
 
 
 def _shares(colours) -> np.ndarray:
@@ -153,11 +137,9 @@ def _tubes(segments: np.ndarray, radius: np.ndarray, colours: np.ndarray) -> Col
     return ColoredMesh(vertices, triangles.astype(np.int32), np.repeat(colours, 2 * SIDES, axis=0))
 
 
-COLOUR_BY = ("height", "intensity")
 REACH = 300.0  # metres: points farther away are not drawn
 BEHIND = 0.01  # share of the points behind the sensor from which rings go all round
 LEAST = 1 << 14  # points for which there is room
-COLOURS = ramp(np.arange(256), 0, 255).astype(np.float32) / 255  # [256, 3]
 KEPT = 8  # clouds; the renderer reads their memory while it is behind
 
 
@@ -177,11 +159,11 @@ class SceneContent:
         self._made: dict[str, object] = {}  # the input of each geometry
 
     def show(self, shown: Shown, colour_by: str) -> None:
-        """Points, coloured by "height" or "intensity", and boxes."""
-        points = within_reach(shown.points)
+        """Points, coloured by one of style.COLOURINGS, and boxes."""
+        points, colours = visible_points(shown, colour_by)
         ground_truth, detections = shown.ground_truth or EMPTY, shown.detections or EMPTY
-        if self._is_new("points", (colour_by, points.tobytes())):
-            self._show_points(points, colour_by)
+        if self._is_new("points", (points.tobytes(), colours.tobytes())):
+            self._show_points(points, colours)
         all_round = bool(len(points)) and bool((points[:, 0] < -1).mean() > BEHIND)
         if self._is_new("rings", all_round):
             self._show_mesh("rings", ground_rings(all_round))
@@ -189,8 +171,9 @@ class SceneContent:
             self._show_mesh("ground truth", box_tubes(ground_truth, True, self._eye))
         if self._is_new("detections", _key(detections)):
             self._show_mesh("detections", box_tubes(detections, False, self._eye))
-        if self._is_new("trails", (_key(detections), *(t.tobytes() for t in detections.trails))):
-            self._show_mesh("trails", trail_tubes(detections, self._eye))
+        segments, colours = motion_lines(detections)
+        if self._is_new("trails", (segments.tobytes(), colours.tobytes())):
+            self._show_mesh("trails", motion_tubes(detections, self._eye))
 
     def _is_new(self, name: str, made_of: object) -> bool:
         if name in self._made and self._made[name] == made_of:
@@ -198,7 +181,7 @@ class SceneContent:
         self._made[name] = made_of
         return True
 
-    def _show_points(self, points: np.ndarray, colour_by: str) -> None:
+    def _show_points(self, points: np.ndarray, shades: np.ndarray) -> None:
         import open3d as o3d
         from open3d.visualization import rendering
 
@@ -212,7 +195,7 @@ class SceneContent:
         # The rest repeats the first point: the renderer cannot change the number of points.
         places, colours = np.empty((2, self._room, 3), np.float32)
         places[: len(points)], places[len(points) :] = points[:, :3], points[0, :3]
-        colours[: len(points)] = point_colours(points, colour_by)
+        colours[: len(points)] = shades / np.float32(255)
         colours[len(points) :] = colours[0]
         tensor: Any = o3d.core.Tensor  # its types leave out arrays
         cloud = o3d.t.geometry.PointCloud(tensor(places))
@@ -242,18 +225,12 @@ class SceneContent:
             self._scene.add_geometry(name, mesh, self._material)
 
 
-def within_reach(points: np.ndarray) -> np.ndarray:
-    """The points [P, 4] that are drawn: only finite ones."""
-    x, y, z = np.abs(points[:, :3].T)
+def visible_points(shown: Shown, colour_by: str) -> tuple[np.ndarray, np.ndarray]:
+    """The points [P, 4] that are drawn, only finite ones, and their colours [P, 3] uint8."""
+    x, y, z = np.abs(shown.points[:, :3].T)
     near = (x < REACH) & (y < REACH) & (z < REACH)
-    return points if near.all() else points[near]
-
-
-def point_colours(points: np.ndarray, colour_by: str) -> np.ndarray:
-    """[P, 3] float32 from 0 to 1 for points [P, 4] by "height" or "intensity"."""
-    low, high = HEIGHTS if colour_by == "height" else INTENSITIES
-    value = np.nan_to_num(points[:, 2 if colour_by == "height" else 3])
-    return COLOURS[((value - low) * (255 / (high - low)) + 0.5).clip(0, 255).astype(np.uint8)]
+    shown = shown if near.all() else shown._replace(points=shown.points[near])
+    return shown.points, point_colours(shown, colour_by)
 
 
 def _key(shown: BoxSet) -> tuple:
@@ -271,6 +248,7 @@ def material(point_size: float):
 
 MARGIN = 20  # pixels to the picture's edges
 TITLE = 17  # pixels, size of its letters
+INSET = (540, 300)  # pixels, the largest width and height of the camera's image
 
 
 def lay_over(picture: np.ndarray, view: Viewpoint, marks: np.ndarray, shown: Shown) -> np.ndarray:
@@ -284,8 +262,8 @@ def lay_over(picture: np.ndarray, view: Viewpoint, marks: np.ndarray, shown: Sho
     image.paste(strip, (MARGIN, top), strip)
     taken: list[tuple[int, ...]] = [(0, 0, wide, 40)]
     room = wide - 2 * MARGIN
-    if shown.inset is not None:
-        inset = framed(shown.inset)
+    if shown.photo is not None:
+        inset = framed(shown)
         taken.append(_paste(image, inset, wide - MARGIN - inset.width, MARGIN))
         room -= inset.width + MARGIN
     if shown.figures:
@@ -310,8 +288,9 @@ def placed_texts(
             yield f"{metres} m", FAINT, place, float(depth)
 
 
-def framed(inset: np.ndarray) -> Image.Image:
-    """The inset [h, w, 3] with a thin frame."""
+def framed(shown: Shown) -> Image.Image:
+    """The camera's image, made small, with boxes and a thin frame."""
+    inset = draw_inset(shown, INSET)
     image = Image.new("RGBA", (inset.shape[1] + 2, inset.shape[0] + 2), (*GRID, 255))
     image.paste(Image.fromarray(inset), (1, 1))
     return image
@@ -361,13 +340,15 @@ class SceneRenderer:
         if self._process is not None:
             self._process.close()
 
-    def draw(self, shown: Shown, colour_by: str = "height") -> np.ndarray:
-        """[H, W, 3] uint8 RGB with title and legend; points by their "height" or "intensity".
+    def draw(self, shown: Shown, colour_by: str = "height", inset: bool = True) -> np.ndarray:
+        """[H, W, 3] uint8 RGB with title and legend; colour_by: one of style.COLOURINGS. inset:
+        with the camera's image, where there is one.
 
         Raises SceneUnavailable where Open3D cannot render.
         """
-        picture = self._render(shown._replace(inset=None), colour_by)
+        picture = self._render(shown._replace(scores=None), colour_by)
         picture = np.asarray(Image.fromarray(picture).resize(self.size, Image.Resampling.BOX))
+        shown = shown if inset else shown._replace(photo=None)
         return lay_over(picture, usual_view(self.size), ring_marks(self.size), shown)
 
     def _render(self, *scene) -> np.ndarray:

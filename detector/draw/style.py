@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ImageDraw
 
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.calibration import Calibration
 from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 
 Colour = tuple[int, int, int]
@@ -57,7 +59,13 @@ class BoxSet(NamedTuple):
     verdicts: tuple[str, ...] = ()  # M of data.metric.kitti, where errors are judged
     reasons: tuple[str, ...] = ()  # M, of the verdicts; an empty one where a verdict needs none
     overlaps: np.ndarray | None = None  # [M] of matched detections with their objects, else NaN
-    by_error: bool = False  # whether boxes have the colours of the verdicts, not of the classes
+    class_colours: tuple[Colour, ...] = ()  # M, where `colours` are the verdicts'
+    velocities: np.ndarray | None = None  # [M, 2] metres per second, NaN where it is not known
+
+    @property
+    def by_error(self) -> bool:
+        """Whether boxes have the colours of the verdicts, not of the classes."""
+        return bool(self.class_colours)
 
     def captions(self) -> list[str]:
         """For each box its text, for eyes that do not tell its colour: the track's number, if any,
@@ -110,8 +118,8 @@ class BoxSet(NamedTuple):
             verdicts=tuple(verdicts),
             reasons=tuple(reasons),
             overlaps=overlaps,
-            by_error=by_error,
             colours=colours,
+            class_colours=self.colours if by_error else (),
         )
 
 
@@ -131,6 +139,24 @@ class Caption(NamedTuple):
     colour: Colour
 
 
+class Photo(NamedTuple):
+    """What a camera beside the sensor saw."""
+
+    image: np.ndarray  # [H, W, 3] uint8
+    calibration: Calibration | None  # None: where it looks is not known
+
+    def colours(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of points [P, 3 or more]: [P, 3] uint8 as the camera saw them, and [P] bool whether they
+        are in the image."""
+        colours, inside = np.zeros((len(points), 3), np.uint8), np.zeros(len(points), bool)
+        if self.calibration is not None and len(points):
+            inside = self.calibration.in_image(points[:, :3], self.image.shape[:2])
+            pixels, _ = self.calibration.lidar_to_image(points[inside, :3])
+            column, row = pixels.astype(np.int64).T
+            colours[inside] = self.image[row, column]
+        return colours, inside
+
+
 class Shown(NamedTuple):
     """What a picture, a window or a page shows of a scan."""
 
@@ -139,8 +165,9 @@ class Shown(NamedTuple):
     detections: BoxSet | None = None
     title: str = ""
     figures: Mapping[str, str] = {}  # names and values, at the upper left
-    inset: np.ndarray | None = None  # [h, w, 3] uint8, at the upper right
+    photo: Photo | None = None  # small at the upper right, or beside the other views
     follow: int = 0  # track that a window follows from now on; 0 leaves that to its user
+    scores: Callable[[np.ndarray], np.ndarray] | None = None  # of places [N, 2] on the ground: [N]
 
     @property
     def sets(self) -> dict[str, BoxSet]:
@@ -205,6 +232,80 @@ def ramp(values: np.ndarray, low: float, high: float) -> np.ndarray:
     place = ((values - low) / (high - low)).clip(0, 1)
     stops = np.linspace(0, 1, len(RAMP))
     return np.stack([np.interp(place, stops, RAMP[:, c]) for c in range(3)], 1).astype(np.uint8)
+
+
+LIVE = ("height", "intensity", "camera", "class")  # what the colours of points say
+COLOURINGS = (*LIVE, "error")  # where there is ground truth
+DIM = 0.35  # share of its brightness that a point out of all boxes, or out of the image, keeps
+
+
+def colourings(shown: Shown) -> tuple[str, ...]:
+    """Which of COLOURINGS there are for a scan: `camera` needs an image, `class` boxes, `error`
+    verdicts."""
+    sets, photo = shown.sets.values(), shown.photo
+    known = {
+        "camera": photo is not None and photo.calibration is not None,
+        "class": bool(sets),
+        "error": any(boxes.verdicts for boxes in sets),
+    }
+    return tuple(name for name in COLOURINGS if known.get(name, True))
+
+
+def point_colours(shown: Shown, colouring: str) -> np.ndarray:
+    """[P, 3] uint8 of the scan's points; by their height where the colouring is not there.
+
+    By class or error, a point has the colour of the box around it. Where boxes overlap, detections
+    come before ground truth, and better scores before lower ones.
+    """
+    if colouring == "intensity":
+        return ramp(np.nan_to_num(shown.points[:, 3]), *INTENSITIES)
+    by_height = ramp(np.nan_to_num(shown.points[:, 2]), *HEIGHTS)
+    if colouring == "height" or colouring not in colourings(shown):
+        return by_height
+    colours = (DIM * by_height).astype(np.uint8)
+    if colouring == "camera" and shown.photo is not None:
+        seen, inside = shown.photo.colours(shown.points)
+        colours[inside] = seen[inside]
+        return colours
+    for boxes in shown.sets.values():
+        own: Sequence[Colour] = boxes.class_colours or boxes.colours
+        if colouring == "error":
+            own = [VERDICT_COLOURS[verdict] for verdict in boxes.verdicts]
+        order = range(len(own)) if boxes.scores is None else np.argsort(boxes.scores, kind="stable")
+        inside = points_in_boxes(shown.points, boxes.boxes)
+        for i in order:
+            colours[inside[i]] = own[i]
+    return colours
+
+
+AHEAD, SLOW = 1.0, 0.5  # seconds that an arrow is long; m/s from which there is one
+HEAD = 0.8  # metres, of an arrow
+
+
+def motion_lines(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
+    """The paths of the boxes' centres, fainter towards the past, and an arrow from each box that
+    moves to its place in a second: segments [S, 2, 3], colours [S, 3] from 0 to 1."""
+    segments, colours = [np.zeros((0, 2, 3))], [np.zeros((0, 3))]
+    past, shades = np.array(BACKGROUND) / 255, np.array(shown.colours).reshape(-1, 3) / 255
+    for trail, shade in zip(shown.trails, shades, strict=False):
+        segments.append(line_pieces(np.asarray(trail, np.float64)))
+        age = np.linspace(0.9, 0.1, len(segments[-1]))[:, None]
+        colours.append(age * past + (1 - age) * shade)
+    if shown.velocities is not None:
+        for i in np.flatnonzero(np.hypot(*shown.velocities.T) >= SLOW):
+            tail, way = np.asarray(shown.boxes[i, :3], np.float64), np.zeros(3)
+            way[:2] = AHEAD * shown.velocities[i]
+            side, tip = np.array([-way[1], way[0], 0.0]), tail + way
+            back = min(HEAD / np.hypot(*way[:2]), 0.5)
+            wings = [tip - back * (way + side / 2), tip - back * (way - side / 2)]
+            segments.append(np.array([[tail, tip], *([tip, wing] for wing in wings)]))
+            colours.append(np.tile(np.array(tint(shown.colours[i], 0.5)) / 255, (3, 1)))
+    return np.concatenate(segments), np.concatenate(colours)
+
+
+def line_pieces(path: np.ndarray) -> np.ndarray:
+    """[N, 3] -> [N - 1, 2, 3] from each place to the next."""
+    return np.stack([path[:-1], path[1:]], axis=1)
 
 
 ENDS = 0.2  # of an edge, at each corner of an ignored box

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +68,24 @@ class View(NamedTuple):
         """LiDAR points [..., 2 or more] -> [..., 2] pixels (right, down) from the plot's corner."""
         right = (self.y[1] - points[..., 1]) * self.scale
         return np.stack([right, (self.x[1] - points[..., 0]) * self.scale], axis=-1)
+
+
+def first_hit(
+    origin: np.ndarray, direction: np.ndarray, sets: Mapping[str, np.ndarray]
+) -> tuple[str, int] | None:
+    """The set and the row of the box [M, 7] that a ray [3] meets first, if any."""
+    best, nearest = None, np.inf
+    for name, boxes in sets.items():
+        for row, box in enumerate(np.asarray(boxes, np.float64)):
+            cos, sin = np.cos(box[6]), np.sin(box[6])
+            turn = np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
+            start, way = turn @ (origin - box[:3]), turn @ direction
+            way = np.where(np.abs(way) < 1e-12, 1e-12, way)
+            ends = np.stack([-box[3:6] / 2 - start, box[3:6] / 2 - start]) / way
+            enters, leaves = ends.min(axis=0).max(), ends.max(axis=0).min()
+            if 0 < enters <= leaves and enters < nearest:
+                best, nearest = (name, row), float(enters)
+    return best
 
 
 AROUND, TALL = 6, 18  # pixels: beside a caption, and its height

@@ -15,7 +15,6 @@ from PIL import Image
 from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
 from millisecond.detector.draw.scene import (
     AT_FIRST,
-    COLOUR_BY,
     EYE,
     FIELD_OF_VIEW,
     REACH,
@@ -28,7 +27,7 @@ from millisecond.detector.draw.scene import (
     prepare_scene,
     ring_marks,
 )
-from millisecond.detector.draw.style import EMPTY, TEXT, BoxSet, Colour, Shown
+from millisecond.detector.draw.style import EMPTY, TEXT, BoxSet, Colour, Shown, colourings
 from millisecond.detector.draw.text import (
     SIZE,
     FreeSpace,
@@ -176,7 +175,7 @@ KEYS = {
         "r": "view from behind, as at first",
         "t": "view from above",
         "p": "points larger, none, smaller",
-        "c": "points by height, by intensity",
+        "c": "points by height, intensity, camera, class, error",
         "g": "ground truth off, on",
         "d": "detections off, on",
         "h": "this list off, on",
@@ -206,7 +205,7 @@ KEYS = {
         "[, ]": "slower, faster",
         "up, down": "least score that is shown: more, less",
         "f": "follow a track, the next one, none",
-        "l": "trails off, on",
+        "l": "trails and arrows of speed off, on",
     },
 }
 SCREENSHOT = "s"  # where it is a key of the program, the picture comes with it
@@ -290,7 +289,7 @@ class WindowView:
         self._shown = Shown(title="loading")
         self._hidden: set[str] = set()  # of TOGGLES
         self._point_size = 0  # place in POINT_SIZES
-        self._colour_by = COLOUR_BY.index(colour_by)
+        self._colour_by = colour_by
         self._placed: Viewpoint | None = None  # from where the captions were placed
         self._redraws: list[float] = []  # when the window is to be drawn again, seconds
         self._screenshot = False  # whether one is wanted
@@ -322,9 +321,9 @@ class WindowView:
         self._shown = shown
         self._window.title = f"{shown.title} - {NAME}"
         self._camera.follow(shown.detections or EMPTY, shown.follow)
-        self._content.show(shown, COLOUR_BY[self._colour_by])
-        if shown.inset is not None:
-            self._inset.show(framed(shown.inset))
+        self._content.show(shown, self._colour_by)
+        if shown.photo is not None:
+            self._inset.show(framed(shown))
         if shown.figures:
             self._figures.show(panel(shown.figures))
         self._refresh(self._camera.viewpoint())  # all of it before anything is drawn
@@ -344,7 +343,7 @@ class WindowView:
         if self._scene.has_geometry("points"):
             self._scene.modify_geometry_material("points", material(max(size, 1.0)))
         wide = round(view.size[0] / self._window.scaling) - 2 * MARGIN
-        self._inset.widget.visible = shown.inset is not None
+        self._inset.widget.visible = shown.photo is not None
         self._figures.widget.visible = bool(shown.figures)
         room = wide - (self._inset.size[0] + MARGIN) * self._inset.widget.visible
         title = shortened(shown.title, TITLE, room - 4)
@@ -382,8 +381,10 @@ class WindowView:
         elif name == "p":
             self._point_size = (self._point_size + 1) % len(POINT_SIZES)
         elif name == "c":
-            self._colour_by = (self._colour_by + 1) % len(COLOUR_BY)
-            self._content.show(self._shown, COLOUR_BY[self._colour_by])
+            there = colourings(self._shown)
+            place = there.index(self._colour_by) if self._colour_by in there else 0
+            self._colour_by = there[(place + 1) % len(there)]
+            self._content.show(self._shown, self._colour_by)
         elif name == "h":
             self._list.widget.visible = not self._list.widget.visible
         else:
@@ -444,7 +445,7 @@ class Window:
         """keys: the actions of the program's own keys, for the help, e.g. {"left, right": "turn
         pages"}, by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program.
         With SCREENSHOT among them, the picture of the window is then in `screenshots`. colour_by:
-        "height" or "intensity" of the points, at first.
+        of the points, at first: one of style.COLOURINGS.
 
         Raises WindowUnavailable where no window can be opened.
         """
@@ -481,9 +482,9 @@ class Window:
             boxes and boxes._replace(names=tuple(map(legible, boxes.names)))
             for boxes in (shown.ground_truth, shown.detections)
         )
-        title = legible(shown.title)
+        shown = shown._replace(title=legible(shown.title), scores=None)
         try:
-            self._process.send(shown._replace(ground_truth=truth, detections=found, title=title))
+            self._process.send(shown._replace(ground_truth=truth, detections=found))
         except OSError:
             self.wait(0)
 

@@ -1,7 +1,9 @@
 """Folders as sources: plain clouds, KITTI's kinds of drives, faults on the way, loops, streets."""
 
+import re
 import shutil
-from itertools import islice
+from collections import Counter
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from millisecond.data.calibration import Calibration
 from millisecond.data.live.scan import LiveScan, Trouble, Troubles
 from millisecond.data.live.source import open_source
 from millisecond.data.simulator import simulate, simulated_calibration
+from millisecond.data.simulator.scenes import make_street
 
 PNG = b"\x89PNG\r\n\x1a\n"
 RAW_CAMERAS = """calib_time: 09-Jan-2012 13:57:47
@@ -216,6 +219,47 @@ def test_streets_one_after_the_other(monkeypatch):
     np.testing.assert_allclose([scan.time for scan in scans], [0, 0.1, 0.2, 0.3, 0.4])
     np.testing.assert_array_equal(scans[4].points, simulate(8, 0.1).points)
     assert scans[0].calibration is simulated_calibration()
+
+
+def test_a_street_begins_with_something_in_view(monkeypatch):
+    """Streets 27 and 28 are empty, by their own labels."""
+    monkeypatch.setattr("millisecond.data.live.source.TURNS", 1)
+    names = [scan.name for scan in islice(open_source("street:26"), 2)]
+    assert names == ["000026_00", "000029_00"]
+    assert [len(simulate(seed).boxes) for seed in (27, 28)] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", [36, 24, 48])  # straight; in bends to the left and to the right
+def test_the_pose_of_a_street_is_that_of_its_standing_things(seed):
+    """Whatever stands keeps its place in the world; the sensor moves at 8 m/s."""
+    street = make_street(np.random.default_rng(seed))
+    standing = [row for row, placed in enumerate(street.placed) if placed.speed == 0]
+    assert len(standing) > 20
+    before, after, pose = street.poses(0.0)[standing], street.poses(2.0)[standing], street.pose(2.0)
+    world = after[:, :2] @ pose[:2, :2].T + pose[:2, 3]
+    np.testing.assert_allclose(world, before[:, :2], atol=1e-6)
+    assert np.linalg.norm(pose[:3, 3]) == pytest.approx(16, rel=0.01)
+    np.testing.assert_allclose(street.pose(0.0), np.eye(4), atol=1e-12)
+
+
+def test_streets_follow_each_other_in_one_world(monkeypatch):
+    monkeypatch.setattr("millisecond.data.live.source.TURNS", 3)
+    poses = [scan.pose for scan in islice(open_source("street:36"), 7)]
+    steps = [np.linalg.inv(a) @ b for a, b in pairwise(poses)]
+    np.testing.assert_allclose([step[0, 3] for step in steps[:3]], 0.8, rtol=0.01)  # 8 m/s
+    np.testing.assert_allclose([step[0, 3] for step in steps[3:6]], 1.2, rtol=0.01)  # street 37
+
+
+def test_the_example_of_the_readme_is_full_and_in_motion():
+    """Its film begins with many objects of all classes before the camera, and they move."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for seed in map(int, re.findall(r"street:(\d+)", readme)):
+        first, later = (simulate(seed, time) for time in (0.0, 1.0))
+        near = np.hypot(*first.boxes[:, :2].T) < 50
+        kinds = Counter(name for name, seen in zip(first.names, near, strict=True) if seen)
+        assert all(kinds[name] >= 3 for name in ("Car", "Pedestrian", "Cyclist")), kinds
+        apart = first.boxes[:, None, :2] - later.boxes[None, :, :2]
+        assert (np.hypot(*apart.transpose(2, 0, 1)).min(axis=1) > 0.5).sum() >= 5
 
 
 def test_a_fault_that_returns_is_no_flood():

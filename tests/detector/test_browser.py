@@ -15,11 +15,12 @@ from millisecond.detector.draw.browser import (
     HOST,
     BrowserView,
     PageTexts,
+    again,
     guarded,
     invitation,
 )
 from millisecond.detector.draw.scene import box_lines
-from millisecond.detector.draw.style import CLASS_COLOURS, Palette, Shown
+from millisecond.detector.draw.style import CLASS_COLOURS, Palette, Photo, Shown
 
 pytest.importorskip("viser")
 
@@ -41,11 +42,11 @@ def test_a_page_is_served_while_frames_come(capfd):
     port = free_port()
     points = np.random.default_rng(0).uniform(-30, 30, (500, 4)).astype(np.float32)
     points[0] = np.nan
-    image = np.zeros((20, 60, 3), np.uint8)
+    photo = Photo(np.zeros((20, 60, 3), np.uint8), None)
     with BrowserView(port, 0.35) as browser:
         assert browser.choices == (0.35, False)
-        for count, inset in ((3, None), (5, image), (0, image), (1, None)):
-            browser.show(Shown(points, None, found(count), "000001", {"latency": "5 ms"}, inset))
+        for count, image in ((3, None), (5, photo), (0, photo), (1, None)):
+            browser.show(Shown(points, None, found(count), "000001", {"latency": "5 ms"}, image))
         browser.show(Shown(points[:0]))
         with urllib.request.urlopen(f"http://{HOST}:{port}/{browser.token}/", timeout=60) as answer:
             assert b"<html" in answer.read()[:500].lower()
@@ -119,6 +120,18 @@ def test_lines_are_edges_and_headings():
     heading = segments[25, 1] - segments[25, 0]
     assert np.arctan2(heading[1], heading[0]) == pytest.approx(0.3, abs=1e-6)
     np.testing.assert_allclose(colours, np.tile(np.array(CLASS_COLOURS["Car"]) / 255, (26, 1)))
+
+
+def test_a_picked_box_stays_picked_as_long_as_its_track_is_there():
+    one, two, three = (Shown(detections=found(count)) for count in (3, 2, 4))
+    picked = ("detections", 2)
+    assert again(None, one, three) is None
+    assert again(picked, one, one) == again(picked, one, three) == picked
+    moved = three._replace(detections=three.detections._replace(ids=np.array([5, 2, 7, 1])))
+    assert again(picked, one, moved) == ("detections", 1)
+    assert again(picked, one, two) is None  # it has ended
+    assert again(("detections", 0), one, three) is None  # no track
+    assert again(picked, one, Shown()) is None
 
 
 class FakePage:

@@ -280,6 +280,38 @@ def test_moved_clouds_are_found_as_if_they_came_moved(trained, device, level):
         assert torch.equal(found.boxes, way.mounting.boxes_from_network(want.boxes))
 
 
+@pytest.mark.parametrize(
+    ("device", "precision"),
+    [
+        ("cpu", "fp32"),
+        pytest.param("cuda", "fp32", marks=pytest.mark.gpu),
+        pytest.param("cuda", "fp16", marks=pytest.mark.gpu),
+    ],
+)
+def test_the_map_of_scores_peaks_where_the_boxes_are(device, precision):
+    """Of a street, and of the same seen by a sensor that is turned and lower."""
+    points, common = simulate(36).points, ("second_small", device, precision)
+    detector = Detector.from_weights(*common)
+    boxes, scores, _ = detector(points)
+    scores_at = detector.score_map(points)
+    assert scores_at.scores.max() == pytest.approx(scores.max().item(), abs=2e-3)
+    sure = boxes[scores > 0.9].numpy()[:, :2]
+    assert len(sure) >= 5
+    around = np.stack(np.meshgrid(*[np.linspace(-1, 1, 11)] * 2), axis=-1)  # cells are 0.4 m
+    near = (sure[:, None] + around.reshape(1, -1, 2)).reshape(-1, 2)
+    assert (scores_at(near).reshape(len(sure), -1).max(axis=1) > 0.9).all()
+    low, high = np.array(scores_at.range).reshape(2, 3)[:, :2]
+    places = np.random.default_rng(0).uniform(low, high, (20_000, 2))
+    assert np.mean(scores_at(places) > 0.5) < 0.05  # nearly all of the ground is empty
+    assert (scores_at(np.array([[-1.0, 0], [300, 0], [10, 99]])) == 0).all()
+    mounting = Mounting(0.5, -90)
+    turned = mounting.from_network(points)
+    detector = Detector.from_weights(*common, mounting=mounting)
+    detector(turned)
+    there = mounting.from_network(np.pad(places, ((0, 0), (0, 1))))[:, :2]
+    np.testing.assert_allclose(detector.score_map(turned)(there), scores_at(places), atol=0.02)
+
+
 def test_a_mounting_is_finite():
     for wrong in ({"shift_z": np.nan}, {"turn": np.inf}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

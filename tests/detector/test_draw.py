@@ -20,12 +20,14 @@ from millisecond.detector.draw.scene import (
     ground_rings,
     usual_view,
 )
+from millisecond.detector.draw.sheets import Artist
 from millisecond.detector.draw.style import (
     BACKGROUND,
     CLASS_COLOURS,
     EMPTY,
     BoxSet,
     Palette,
+    Photo,
     Shown,
     dash,
 )
@@ -50,6 +52,48 @@ def is_near(pixel: np.ndarray, colour, tolerance=40) -> bool:
 def above(x: float, y: float) -> tuple[int, int]:
     """Row and column in a bird's-eye view of View(): 12 pixels a metre, plot corner (40, 70.4)."""
     return round(40 + (70.4 - x) * 12), round(44 + (40 - y) * 12)
+
+
+def test_the_ground_glows_where_scores_are_high():
+    def scores(places):
+        return ((places[:, 0] > 30) & (places[:, 1] > 0)).astype(float)
+
+    picture = draw_birds_eye(Shown(NO_POINTS, scores=scores), view=View()).astype(int)
+    plain = draw_birds_eye(Shown(NO_POINTS), view=View()).astype(int)
+    row, column = above(45, 20)
+    lit = np.abs(picture - plain).max(axis=2) > 100
+    assert lit[row - 30 : row + 30, column - 30 : column + 30].all()
+    for place in ((45, -20), (15, 20), (15, -20)):
+        row, column = above(*place)
+        assert not lit[row - 30 : row + 30, column - 30 : column + 30].any()
+
+
+class PaintedScenes:
+    """A renderer whose scenes are red."""
+
+    def draw(self, shown, colour_by, inset):
+        assert not inset  # the camera's image is beside the scene
+        return np.full((720, 1280, 3), (200, 0, 0), np.uint8)
+
+
+def test_a_film_has_camera_scene_and_ground_side_by_side():
+    image, points = np.full((375, 1242, 3), (0, 200, 0), np.uint8), simulate(1).points
+    artist = Artist(PaintedScenes(), "height", None)
+    for photo in (Photo(image, CAMERA), None):
+        first = artist.film_picture(Shown(points, title="one", photo=photo))
+        later = artist.film_picture(Shown(points[:9], EMPTY, photo=photo, title="a long title" * 9))
+        assert first.shape == later.shape
+        red, green = ((first == colour).all(axis=2) for colour in ((200, 0, 0), (0, 200, 0)))
+        assert red.sum() == 720 * 1280
+        rows, columns = np.nonzero(red)
+        beside, then = (picture[:, columns.max() + 1 :] for picture in (first, later))
+        assert columns.min() == 0 and rows.max() == len(first) - 1
+        many, few = ((part.max(axis=2) > 150).sum() for part in (beside, then))
+        assert many > 1.5 * few > 0  # points, seen from above
+        assert beside.shape[1] > 300 and not green[:, columns.max() + 1 :].any()
+        assert green.any() == (photo is not None)
+        if photo is not None:
+            assert np.nonzero(green)[0].max() < rows.min() and green.sum() > 0.9 * 375 * 1242
 
 
 def test_a_detection_has_its_edges_where_it_ends():

@@ -221,6 +221,8 @@ def test_objects_are_the_tracks_and_what_belongs_to_none():
     assert objects.scores.tolist() == [0.9, 0.7, 0.6]
     assert objects.names == ("Car", "Car", "Cyclist")
     assert [len(path) for path in objects.trails] == [2, 0, 0]
+    np.testing.assert_array_equal(objects.velocities[0], frame.tracks.velocities[0])
+    assert np.isnan(objects.velocities[1:]).all()
     assert frame.objects(0.65, {"Car"}).names == ()
     assert frame.objects(0.1, {"Car"}).names == ("Cyclist",)
     assert len(frame._replace(tracks=None, trails=()).objects(0).scores) == 4

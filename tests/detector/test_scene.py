@@ -8,11 +8,22 @@ from millisecond.detector.draw.camera import draw_inset, project_edges
 from millisecond.detector.draw.scene import (
     EYE,
     SceneContent,
-    point_colours,
-    trail_colours,
-    trail_tubes,
+    motion_tubes,
 )
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, RAMP, BoxSet, Palette, Shown
+from millisecond.detector.draw.style import (
+    BACKGROUND,
+    CLASS_COLOURS,
+    EMPTY,
+    RAMP,
+    VERDICT_COLOURS,
+    BoxSet,
+    Palette,
+    Photo,
+    Shown,
+    colourings,
+    motion_lines,
+    point_colours,
+)
 
 CAMERA = simulated_calibration()
 
@@ -44,7 +55,7 @@ def test_a_scene_builds_again_only_what_differs(monkeypatch):
         (found._replace(scores=np.array([0.1])), "height", set()),  # a caption, no line
         (found._replace(trails=trails), "height", {"trails"}),
         (found._replace(trails=trails), "intensity", {"points"}),
-        (moved._replace(trails=trails), "intensity", {"detections", "trails"}),
+        (moved._replace(trails=trails), "intensity", {"detections"}),
     ):
         scene.drawn.clear()
         content.show(Shown(points, EMPTY, shown), colour_by)
@@ -56,9 +67,39 @@ def test_a_scene_builds_again_only_what_differs(monkeypatch):
 
 def test_points_are_coloured_by_height_or_intensity():
     points = np.array([(0, 0, -2, 0.8), (0, 0, 1.5, 0), (0, 0, 99, np.nan)], np.float32)
-    low, high = np.array(RAMP[0]) / 255, np.array(RAMP[-1]) / 255
-    np.testing.assert_allclose(point_colours(points, "height"), [low, high, high], atol=1e-6)
-    np.testing.assert_allclose(point_colours(points, "intensity"), [high, low, low], atol=1e-6)
+    low, high, shown = RAMP[0], RAMP[-1], Shown(points)
+    np.testing.assert_array_equal(point_colours(shown, "height"), [low, high, high])
+    np.testing.assert_array_equal(point_colours(shown, "intensity"), [high, low, low])
+    assert colourings(shown) == ("height", "intensity")
+    np.testing.assert_array_equal(point_colours(shown, "error"), [low, high, high])
+
+
+def test_points_in_boxes_have_the_colours_of_classes_and_errors():
+    boxes = np.array([(10, 0, 0, 4, 2, 1.5, 0), (20, 0, 0, 1, 1, 2, 0)], np.float32)
+    places = [(10, 0.9, 0.7, 0), (20, 0.4, 0.9, 0), (20, 0.6, 0, 0), (10, 0, 0.8, 0)]
+    points, names = np.array(places, np.float32), ("Car", "Pedestrian")
+    missed = Palette().paint(boxes[1:], names[1:]).judged(["missed"], None, False)
+    for by_error in (False, True):  # of the boxes' lines
+        false = Palette().paint(boxes[:1], names[:1], np.array([0.9]))
+        shown = Shown(points, missed, false.judged(["false"], np.array([np.nan]), by_error))
+        assert colourings(shown) == ("height", "intensity", "class", "error")
+        by_class, by_verdict = (point_colours(shown, name) for name in ("class", "error"))
+        for colours, known in ((by_class, CLASS_COLOURS), (by_verdict, VERDICT_COLOURS)):
+            wanted = names if known is CLASS_COLOURS else ("false", "missed")
+            assert colours[:2].tolist() == [list(known[name]) for name in wanted]
+            assert colours[2:].max() < 100  # out of all boxes
+
+
+def test_points_have_the_colours_that_the_camera_saw():
+    """A cloud before a picture whose left half is red and whose right half is green."""
+    image = np.zeros((375, 1242, 3), np.uint8)
+    image[:, :621, 0] = image[:, 621:, 1] = 200
+    points = np.array([(20, 3, 0, 0), (20, -3, 0, 0), (-20, 3, 0, 0)], np.float32)
+    shown = Shown(points, photo=Photo(image, CAMERA))
+    left, right, behind = point_colours(shown, "camera").tolist()
+    assert (left, right) == ([200, 0, 0], [0, 200, 0]) and max(behind) < 100
+    assert "camera" in colourings(shown)
+    assert "camera" not in colourings(shown._replace(photo=Photo(image, None)))
 
 
 def test_captions_have_the_number_of_the_track():
@@ -71,25 +112,41 @@ def test_trails_are_tubes_that_fade():
     shown = boxes_of(*[(10, 0, 0, 4, 2, 1.5, 0)] * 2)
     path = np.array([[0.0, 0, 0], [5, 0, 0], [10, 0, 0]])
     shown = shown._replace(trails=(path, path[:0]))
-    segments, colours = trail_colours(shown)
+    segments, colours = motion_lines(shown)
     np.testing.assert_allclose(segments, [path[:2], path[1:]])
     now, past = np.array(shown.colours[0]) / 255, np.array(BACKGROUND) / 255
     away = np.linalg.norm(colours - now, axis=1) / np.linalg.norm(past - now)
     np.testing.assert_allclose(away, [0.9, 0.1])
-    mesh = trail_tubes(shown, np.array([0.0, 0, 5]))
+    mesh = motion_tubes(shown, np.array([0.0, 0, 5]))
     assert np.abs(mesh.vertices[:, 1:]).max() < 0.1  # around the path
     assert mesh.vertices[:, 0].max() == pytest.approx(10, abs=0.1)
+
+
+def test_an_arrow_leads_to_where_an_object_is_in_a_second():
+    shown = boxes_of(*[(10, 0, 0, 4, 2, 1.5, 0)] * 3)
+    shown = shown._replace(velocities=np.array([[3.0, 4.0], [0.2, 0.1], [np.nan, np.nan]]))
+    segments, colours = motion_lines(shown)
+    assert len(segments) == len(colours) == 3  # one moves: a shaft and two wings
+    np.testing.assert_allclose(segments[0], [(10, 0, 0), (13, 4, 0)])
+    wings = segments[1:, 1] - segments[0, 1]
+    np.testing.assert_allclose(segments[1:, 0], [segments[0, 1]] * 2)
+    assert (wings @ (3, 4, 0) < 0).all() and np.linalg.norm(wings, axis=1).max() < 1.5
+    np.testing.assert_allclose(wings[0] @ (-4, 3, 0), -(wings[1] @ (-4, 3, 0)))
 
 
 def test_an_inset_is_the_image_made_smaller_with_its_boxes():
     image = np.full((400, 1200, 3), 90, np.uint8)
     found = boxes_of((15, 0, -0.5, 4, 1.8, 1.5, 0.0), scores=np.array([0.7]))
-    inset = draw_inset(image, CAMERA, found, (300, 300)).astype(int)
+
+    def photographed(camera):
+        return Shown(detections=found, photo=Photo(image, camera))
+
+    inset = draw_inset(photographed(CAMERA), (300, 300)).astype(int)
     assert inset.shape == (100, 300, 3)
     pixels, _ = project_edges(found.boxes, CAMERA)
     for u, v in pixels[0, 8:].mean(axis=1) / 4:  # the middles of the upright edges
         patch = inset[round(v) - 2 : round(v) + 3, round(u) - 2 : round(u) + 3]
         assert np.abs(patch - 90).max() > 60
     assert (inset[:, :20] == 90).all()
-    assert (draw_inset(image, None, found, (300, 300)) == 90).all()
-    assert draw_inset(image, None, found, (3000, 200)).shape == (200, 600, 3)
+    assert (draw_inset(photographed(None), (300, 300)) == 90).all()
+    assert draw_inset(photographed(None), (3000, 200)).shape == (200, 600, 3)

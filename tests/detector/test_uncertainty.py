@@ -11,6 +11,7 @@ from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import (
     Uncertainty,
     disagreement,
+    doubts_of,
     examine,
     mirrored,
     score_entropy,
@@ -49,6 +50,28 @@ def test_disagreement_by_hand():
     ) == pytest.approx(0.8)
     assert disagreement(detections(), view) == pytest.approx(0.9 + 0.4 + 0.6)
     assert disagreement(detections(), detections()) == 0
+
+
+def test_doubts_say_what_the_sums_are_made_of():
+    view = detections((10, 0.98, "Car"), (30, 0.4, "Car"), (50, 0.6, "Person"))
+    other = detections((10, 0.97, "Car"), (50, 0.7, "Car"), (70, 0.55, "Person"))
+    doubts = doubts_of(view, other)
+    assert {doubt.why for doubt in doubts} == {
+        "Car at 30 m: 0.40, mirrored none",
+        "Person at 50 m: 0.60, mirrored none",
+        "Car at 50 m: none, mirrored 0.70",
+        "Person at 70 m: none, mirrored 0.55",
+    }  # the car at 10 m is beyond doubt
+    worths = [doubt.worth for doubt in doubts]
+    assert worths == sorted(worths, reverse=True)
+    clear = abs(0.98 - 0.97) + score_entropy(np.array([0.98]))
+    whole = score_entropy(view.scores) + disagreement(view, other)
+    assert sum(worths) == pytest.approx(whole - clear)
+    scan = Uncertainty(1.0, 1.0, 3, doubts)
+    assert scan.why == f"{doubts[0].why}; {doubts[1].why}; 2 more"
+    alone = doubts_of(view)
+    assert {doubt.why for doubt in alone} == {"Person at 50 m: 0.60", "Car at 30 m: 0.40"}
+    assert doubts_of(detections()) == () and Uncertainty(0.0, None, 0).why == ""
 
 
 def test_a_scan_and_its_mirror_image_disagree_as_much(weights):

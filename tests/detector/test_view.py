@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from millisecond.data.boxes import points_in_boxes
 from millisecond.data.formats.clouds import read_points
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.style import Palette, Shown
-from millisecond.detector.draw.view import View
+from millisecond.detector.draw.view import View, first_hit
 
 SCAN = "training/velodyne/000008.bin"
 
@@ -63,3 +64,33 @@ def test_a_full_sweep_is_seen_whole(kitti):
     assert seen.all(axis=1).mean() > 0.996
     behind = picture[40 + round(view.x[1] * view.scale) + 30 : -90, 60:-30]
     assert (behind.max(axis=2) > 100).sum() > 2000  # points behind the sensor are drawn
+
+
+def test_a_ray_meets_the_box_in_which_a_walk_along_it_is_first():
+    rng, hits = np.random.default_rng(0), 0
+    boxes = np.concatenate(
+        [
+            rng.uniform((-15, -15, -2), (15, 15, 2), (12, 3)),
+            rng.uniform(0.5, 5, (12, 3)),
+            rng.uniform(-4, 4, (12, 1)),
+        ],
+        axis=1,
+    )
+    sets = {"some": boxes[:7], "others": boxes[7:]}
+    for _ in range(120):
+        origin = np.array([-40.0, 0, 10])
+        way = rng.uniform((-15, -15, -2), (15, 15, 2)) - origin
+        way /= np.linalg.norm(way)
+        walk = origin + np.arange(0, 90, 0.02)[:, None] * way
+        inside = points_in_boxes(walk, boxes)
+        steps = np.where(inside.any(axis=1), inside.argmax(axis=1), 1 << 30)
+        row = int(steps.argmin())
+        hit = first_hit(origin, way, sets)
+        if hit is None or steps.min() == 1 << 30:
+            # the walk may miss what the ray only touches
+            assert inside.sum() < 3
+            continue
+        hits += 1
+        assert hit == (("some", row) if row < 7 else ("others", row - 7))
+    assert 20 < hits < 120
+    assert first_hit(np.array([-40.0, 0, 10]), np.array([-1.0, 0, 0]), sets) is None  # behind

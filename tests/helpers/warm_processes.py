@@ -2,11 +2,14 @@
 
 import multiprocessing
 import os
+import re
 import runpy
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -39,6 +42,14 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def told(self, pattern: str, timeout: float = 60.0) -> str:
+        """The first part of its output that a pattern matches, once it is there."""
+        end = time.monotonic() + timeout
+        while (found := re.search(pattern, Path(self._output.name).read_text())) is None:
+            assert self.poll() is None and time.monotonic() < end, self._output.read()
+            time.sleep(0.05)
+        return found[0]
 
     def terminate(self) -> None:
         self._process.terminate()

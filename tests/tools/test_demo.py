@@ -269,8 +269,7 @@ def test_a_camera_image_that_cannot_be_read_is_told_once(tmp_path, capsys):
     statistics = Statistics()
     view = LiveView(("Car", "Cyclist"), Choices(0.3), statistics)
     bad = frame(0)._replace(scan=frame(0).scan._replace(image=image))
-    assert view.shown(bad, 0).inset is None and view.shown(bad, 0).inset is None
+    assert view.shown(bad, 0).photo is None and view.shown(bad, 0).photo is None
     assert statistics.troubles == 1 and capsys.readouterr().err.count("error:") == 1
     image.write_bytes(png(200, 600))
-    inset = view.shown(bad, 0).inset
-    assert inset.shape == (180, 540, 3)
+    assert view.shown(bad, 0).photo.image.shape == (200, 600, 3)

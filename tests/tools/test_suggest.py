@@ -6,12 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from millisecond.data.datasets import open_dataset
+from millisecond.detector.draw.style import CLASS_COLOURS
 from millisecond.detector.weights import save_weights
 from millisecond.tools.detect import main as detect
 from millisecond.tools.suggest import main
-from tests.helpers.kitti_miniature import IDS, write_miniature
+from tests.helpers.kitti_miniature import IDS, png, write_miniature
 from tests.helpers.small_detector import build_small_network
 
 
@@ -57,6 +59,26 @@ def test_orders_what_has_no_labels(folder, weights, tmp_path, capsys):
     again = [*options[:-2], "--split", str(lists), "--count", "9", "--json", str(figures)]
     assert main(again) == 0
     assert {row["frame"] for row in json.loads(figures.read_text())["most_first"]} == set(best)
+
+
+def test_a_picture_shows_the_boxes_in_doubt(folder, weights, tmp_path, capsys):
+    picture, figures = tmp_path / "why.png", tmp_path / "all.json"
+    options = [str(weights), "--root", str(folder), "--device", "cpu", "--count", "3"]
+    assert main([*options, "--picture", str(picture), "--json", str(figures)]) == 0
+    out = capsys.readouterr().out
+    rows = json.loads(figures.read_text())["most_first"]
+    assert all(row["why"] and row["why"] in out for row in rows[:3]) and "3 scans drawn" in out
+    with Image.open(picture) as image:
+        pixels = np.asarray(image).astype(int)
+    cells = np.split(pixels[:, : pixels.shape[1] // 4 * 4], 4, axis=1)
+    colours = [CLASS_COLOURS[name] for name in ("Car", "Pedestrian", "Cyclist")]
+    drawn = [sum((np.abs(cell - c).max(2) <= 2).sum() for c in colours) for cell in cells]
+    assert min(drawn[:3]) > 30 and drawn[3] == 0
+    picture.write_bytes(png(4, 4))  # somebody else's
+    assert main([*options, "--picture", str(picture)]) == 2
+    assert picture.read_bytes() == png(4, 4)
+    with pytest.raises(SystemExit):
+        main(["--detections", "found", "--picture", str(picture)])
 
 
 @pytest.mark.parametrize("missing", [2, 4])

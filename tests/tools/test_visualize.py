@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import write_labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.simulator import simulate
-from millisecond.detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
+from millisecond.detector.draw.scene import usual_view
+from millisecond.detector.draw.style import CLASS_COLOURS, OTHER_COLOURS, VERDICT_COLOURS
 from millisecond.tools import demo, visualize
+from tests.helpers import chromium
 from tests.helpers.kitti_miniature import CAR, png, write_miniature
 from tests.helpers.warm_processes import WarmProcess
 from tests.helpers.weights import write_weights
@@ -182,6 +186,76 @@ def test_a_drive_without_labels_is_drawn_but_not_trained_on(tmp_path, plain):
     # A folder that is there must be whole.
     (drive / "label_2").mkdir()
     assert visualize.main(arguments) == 2
+
+
+def test_a_film_has_all_frames_that_can_be_read(tmp_path, root, plain, capsys):
+    av = pytest.importorskip("av")
+    film, found = tmp_path / "a.mp4", tmp_path / "results"
+    write_json(found / "000005.json", [CAR], [0.87], ["Cyclist"])
+    for name in ("000002", "000007", "000011"):
+        write_json(found / f"{name}.json", np.zeros((0, 7)), [], [])
+    command = ["--root", str(root), "--detections", str(found), "--film", str(film)]
+    cloud = root / "training" / "velodyne" / "000007.bin"
+    cloud.write_bytes(cloud.read_bytes()[:-3])
+    assert visualize.main(command) == 2
+    out, err = capsys.readouterr()
+    assert f"3 pictures written to {film}" in out and "000007.bin" in err
+    with av.open(str(film)) as container:
+        pictures = [one.to_ndarray(format="rgb24").astype(int) for one in container.decode()]
+    assert len(pictures) == 3
+    yellow = [(np.abs(p - CLASS_COLOURS["Cyclist"]).max(axis=2) < 60).sum() for p in pictures]
+    assert yellow[1] > 50 and yellow[0] == yellow[2] == 0  # the detection in the second
+    film.write_text("notes")
+    assert visualize.main(command) == 2
+    assert film.read_text() == "notes"
+    for others in (["--output", str(tmp_path)], ["--browser"]):
+        with pytest.raises(SystemExit):
+            visualize.main([*command, *others])
+
+
+@pytest.mark.parametrize("kind", ["class", "error"])
+def test_points_are_coloured_as_the_option_says(tmp_path, root, plain, kind):
+    shade = CLASS_COLOURS["Car"] if kind == "class" else VERDICT_COLOURS["matched"]
+    write_json(tmp_path / "results/000005.json", [CAR], [0.87], ["Car"])
+    source = ["--root", str(root), "--frames", "000005", "--boxes", kind]
+    found = []
+    for colour in ("height", kind):
+        command = [*source, "--detections", str(tmp_path / "results"), "--colour", colour]
+        assert visualize.main([*command, "--output", str(tmp_path / colour)]) == 0
+        found.append(painted(opened(tmp_path / colour / "000005_birds_eye.png"), shade))
+    assert found[1] > found[0] + 20 > 120
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium")
+def test_a_page_has_a_slider_over_frames_and_tells_of_a_box_that_is_clicked(tmp_path, root):
+    pytest.importorskip("viser")
+    near = (CAR[0] - 1, *CAR[1:])
+    for name, box, score in (("000002", CAR, 0.51), ("000005", near, 0.87)):
+        write_json(tmp_path / f"results/{name}.json", [box], [score], ["Car"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(ROOT / "tools" / "visualize.py"), "--root", str(root), "--browser", str(port)]
+    command += ["--detections", str(tmp_path / "results"), "--frames", "000002", "000005"]
+    process = WarmProcess(command, {})
+    try:
+        address = process.told(r"http://\S+")
+        with chromium.opened(address, tmp_path / "browser") as page:
+            page.wait_for("000002")
+            page.wait_for("000005", lambda: page.press("ArrowRight", of="[role=slider]"))
+            size = page.evaluate("[innerWidth, innerHeight].join()")
+            view = usual_view(tuple(map(int, size.split(","))))
+            x, y = view.project(np.array([near[:3]]))[0][0].tolist()
+            told = page.wait_for("0.87", lambda: page.click(x, y)).splitlines()
+            figures = dict(line.split("\t") for line in told if "\t" in line)
+            page.wait_for("click on a box", lambda: page.click(x, y - 150))  # the sky
+    finally:
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    wanted = {"class": "Car", "from": "detection", "score": "0.87", "distance": "19.0 m"}
+    wanted |= {"verdict": "false: best overlap 0.60 < 0.70", "size": "4.00 x 1.80 x 1.50 m"}
+    assert wanted.items() <= figures.items() and int(figures["points"]) >= 20
 
 
 def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsys):

@@ -232,6 +232,7 @@ def test_numbers_hide_classes_and_between_two_times_enter_lead_to_a_scan():
     ("arguments", "said"),
     [
         ([*ALONE, "{root}/training/velodyne/000002.bin", "--boxes", "error"], "--root"),
+        ([*ALONE, "--root", "{root}", "--colour", "error"], "leave out --no-detections"),
         ([*ALONE, "--root", "{root}", "--order", "worst"], "leave out --no-detections"),
         ([*ALONE, "--root", "{root}", "--overlap", "0.5"], "needs detections"),
         (["--root", "{bare}", "--detections", "{tmp}/found", "--metric", "bev"], "no labels"),
