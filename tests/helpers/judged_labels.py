@@ -59,7 +59,7 @@ def judge(truth: Sequence[tuple[Frame, Labels]], results: Sequence[Result]) -> J
     for scan, ((frame, labels), (found, ids)) in enumerate(zip(truth, results, strict=True)):
         pairs, overlap, free = matches(frame, labels, found)
         counts = points_in_boxes(frame.points, frame.boxes).sum(axis=1) >= FEW
-        counts &= [name in CLASSES for name in frame.names]
+        counts &= np.isin(frame.names, [*CLASSES])
         own = things[scan][labels.types != "DontCare"]
         for row in np.flatnonzero(counts):
             if row in pairs:
