@@ -113,8 +113,8 @@ def test_boxes_of_one_scan_and_boxes_that_jump_are_not_labelled():
 
 
 def test_low_scores_are_not_labelled():
-    assert labelled(objects_of(*drive(standing(20), score=0.32))) == []
-    assert len(objects_of(*drive(standing(20), score=0.32))) == 1
+    assert labelled(objects_of(*drive(standing(20), score=0.38))) == []
+    assert len(objects_of(*drive(standing(20), score=0.38))) == 1
     assert objects_of(*drive(standing(20), score=0.25)) == []
 
 
