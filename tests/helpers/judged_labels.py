@@ -56,10 +56,10 @@ def judge(truth: Sequence[tuple[Frame, Labels]], results: Sequence[Result]) -> J
     things = nearest_identities([labels for _, labels in truth])
     latest: dict[int, int] = {}  # labelled object: the id of its boxes
     switches = 0
-    for scan, ((frame, labels), (found, ids, _)) in enumerate(zip(truth, results, strict=True)):
+    for scan, ((frame, labels), (found, ids)) in enumerate(zip(truth, results, strict=True)):
         pairs, overlap, free = matches(frame, labels, found)
         counts = points_in_boxes(frame.points, frame.boxes).sum(axis=1) >= FEW
-        counts &= [name in CLASSES for name in frame.names]
+        counts &= np.isin(frame.names, [*CLASSES])
         own = things[scan][labels.types != "DontCare"]
         for row in np.flatnonzero(counts):
             if row in pairs:
@@ -98,7 +98,7 @@ def truth_of(root: Path) -> list[tuple[Frame, Labels]]:
 
 def boxes_of(path: Path) -> Result:
     """The boxes of tracks, or the detections that score SCORE."""
-    found, ids, _ = read_result(path)
+    found, ids = read_result(path)
     sure = np.flatnonzero((found.scores >= SCORE) | (ids is not None))
     return Result(found.select(sure), ids)
 

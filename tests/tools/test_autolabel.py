@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from millisecond.data.boxes import points_in_boxes
+from millisecond.data.boxes import NamedDetections, points_in_boxes
 from millisecond.data.datasets import open_dataset
 from millisecond.data.folder.labels import read_json_labels, read_text_labels
 from millisecond.data.formats.pcd import write_pcd
@@ -16,11 +16,13 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import read_labels
 from millisecond.data.metric.matching import box_iou
 from millisecond.data.simulator import write_drive
-from millisecond.detector.detection_files import read_result
+from millisecond.detector.detection_files import Result, read_result
 from millisecond.detector.draw.style import CLASS_COLOURS, FAINT
 from millisecond.detector.tracking import EgoMotion
 from millisecond.tools import autolabel, visualize
 from millisecond.tools.autolabel import main
+from tests.helpers.judged_labels import CLASSES, judge, truth_of
+from tests.helpers.judged_labels import main as print_judged
 from tests.helpers.warm_processes import WarmProcess
 
 SCANS = 5
@@ -78,6 +80,24 @@ def test_finds_the_cars_of_a_simulated_drive(drive, first):
             wanted += 1
             found += (box_iou(np.tile(car, (len(boxes), 1)), boxes)[1] > 0.5).any()
     assert wanted > SCANS and found >= 0.9 * wanted
+
+
+@pytest.mark.parametrize("away", [0.0, 30.0])
+def test_judged_labels_take_the_truth_for_right_and_the_same_boxes_elsewhere_for_wrong(drive, away):
+    truth, results = truth_of(drive), []
+    for frame, _ in truth:
+        boxes = frame.boxes.astype(float)
+        boxes[:, 2] += away
+        names = [CLASSES.get(name, name) for name in frame.names]
+        results.append(Result(NamedDetections(boxes, np.ones(len(boxes)), names), None))
+    judged = judge(truth, results)
+    right, wrong = (judged.matched, judged.missed) if away == 0 else (judged.missed, judged.matched)
+    assert len(right) > SCANS and not wrong and not judged.false  # 30 m above are no points
+
+
+def test_judged_labels_print_what_a_run_found(drive, first, capsys):
+    print_judged(str(drive), str(first / "tracks"))
+    assert "switches 0, overlap 0." in capsys.readouterr().out
 
 
 def test_labels_tracks_and_list_are_of_the_same_objects(drive, first):
