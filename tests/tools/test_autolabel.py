@@ -92,7 +92,7 @@ def test_judged_labels_take_the_truth_for_right_and_the_same_boxes_elsewhere_for
         results.append(Result(NamedDetections(boxes, np.ones(len(boxes)), names), None))
     judged = judge(truth, results)
     right, wrong = (judged.matched, judged.missed) if away == 0 else (judged.missed, judged.matched)
-    assert len(right) > SCANS and not wrong and not judged.false  # 30 m above are no points
+    assert len(right) > SCANS and not wrong and not judged.false  # there are no points at 30 m
 
 
 def test_judged_labels_print_what_a_run_found(drive, first, capsys):
