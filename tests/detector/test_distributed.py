@@ -228,8 +228,8 @@ from millisecond.tools.train import main
 
 collate = loader.collate
 
-def spoiled(frames, classes):
-    batch = collate(frames, classes)
+def spoiled(*arguments, **options):
+    batch = collate(*arguments, **options)
     if "000004" in batch.frame_ids:
         batch.points[:, 3] = 3e38  # two of them in one voxel are infinite
     return batch
