@@ -354,20 +354,7 @@ def test_a_table_has_what_the_files_have(
     common = ("--weights", weights, scans, *track, "--score", 0.2, "--output")
     assert run(*common, output) == run(*common, table) == 2
     rows = rows_of(table)
-    assert list(rows) == [
-        "scan",
-        "time",
-        "x",
-        "y",
-        "z",
-        "l",
-        "w",
-        "h",
-        "yaw",
-        "score",
-        "class",
-        "track",
-    ]
+    assert list(rows) == ["scan", "time", *"xyzlwh", "yaw", "score", "class", "track"]
     scan, found = np.array(rows["scan"]), 0
     results = {str(p.relative_to(output).with_suffix("")): p for p in output.rglob("*.json")}
     for name, path in results.items():
