@@ -273,8 +273,8 @@ class Detector:
         return self._results(graphs.finish(graphs.launch(*parts), *parts), batch)
 
     def _overlapped(self, batches: Iterable[Sequence[Placed]]) -> Iterator[list[Result]]:
-        """`_detect` of each batch. While the caller works, two are under way: he is quick on the
-        mean, but not each time."""
+        """`_detect` of each batch. Two are under way while the caller works: a caller that is
+        quick on average is sometimes slow."""
         if self._graphs is None:
             yield from map(self._detect, batches)
             return

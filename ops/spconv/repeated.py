@@ -1,9 +1,9 @@
 """Sites with several rows, or outside of the grid, as spconv 2 takes them.
 
-A strided layer adds the rows of a site. A submanifold one keeps all rows, and for it the first row
-of a site stands for the site: to the offsets before the centre that row alone is an output, and
-gets what all rows of a neighbour give; to those behind the centre that row alone is an input, and
-all rows of a neighbour get what it gives. The centre takes each row to itself.
+A strided layer adds the rows of a site. A submanifold layer keeps all rows, and the first row of
+a site stands for the site. At the offsets before the centre this row alone is an output, and gets
+what all rows of a neighbour give. At the offsets behind the centre this row alone is an input,
+and all rows of a neighbour get what it gives. The centre takes each row to itself.
 
 spconv's CPU build does this; on a GPU the row that stands for a site is left to chance there.
 """
