@@ -278,7 +278,9 @@ def test_a_graph_finds_them_as_call_by_call(weights, precision):
     assert len(found.boxes) > 5 and found.boxes[:, 7:].abs().max() > 1
     if precision == "fp32":
         boxes = Detector.from_weights(weights, "cpu")(points).boxes
-        assert ((boxes[:, None] - found.boxes).abs().amax(2).amin(1) < 0.1).float().mean() > 0.9
+        away = (boxes[:, None] - found.boxes).abs()
+        same = away[..., :7].amax(2) < 1e-3  # scores of empty places tie: not all boxes are chosen
+        assert same.sum() > 5 and away[same].max() < 1e-2
 
 
 @gpu
