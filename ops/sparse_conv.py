@@ -186,7 +186,7 @@ def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool)
 
 @fake("conv")
 def _fake_conv(features, weight, transposed, neighbours, *_) -> Tensor:
-    *_, c_in, c_out = weight.shape if weight.ndim == 3 else (weight.shape[-1], weight.shape[0])
+    c_in, c_out = weight.shape[1:] if weight.ndim == 3 else (weight.shape[-1], weight.shape[0])
     return features.new_empty(neighbours.shape[1], c_in if transposed else c_out)
 
 
