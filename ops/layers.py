@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from millisecond.ops.dense import check_rows, dense
-from millisecond.ops.dispatch import tf32_allowed
+from millisecond.ops.dispatch import on_kernels, tf32_allowed
 from millisecond.ops.geometry import (
     ConvGeometry,
     check_channels,
@@ -104,6 +104,11 @@ def product(
     elif dtype != features.dtype:
         raise ValueError(f"weight: {dtype}, features are {features.dtype}")
     fill, c_out = on_tensor_cores(features), weight.shape[0 if outputs_first else 2]
+    if kept is None and on_kernels(features):
+        c_in = weight.shape[-1 if outputs_first else 1]
+        if not fill or are_whole(c_in, c_out):
+            weight = _as_it_lies(weight, dtype, outputs_first)
+            return mixed_conv(features.contiguous(), weight, kernel_map, bias)
     make = prepare if kept is None else kept
     ready = make(weight, bias, dtype, fill, outputs_first)
     inputs = ready.weight.shape[1] - features.shape[1]
@@ -116,6 +121,15 @@ def product(
     else:
         out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+
+
+def _as_it_lies(weight: Tensor, dtype: torch.dtype, outputs_first: bool) -> Tensor:
+    """What the kernels of training read without a copy."""
+    if weight.dtype != torch.float32:  # which they round
+        weight = weight.to(dtype)
+    if outputs_first and weight.ndim == 3:  # of one dimension: else it is read as [V, C_in, C_out]
+        weight = weight.unsqueeze(1)
+    return weight
 
 
 class Prepared(NamedTuple):

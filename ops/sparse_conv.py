@@ -22,6 +22,7 @@ from millisecond.ops.library import extension, fake
 from millisecond.ops.rulebook import KernelMap, Table
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+NO_TABLE = None, None, False, None  # as the first fields of one
 NUMBERS_A_BLOCK = 1 << 20  # about as many as stay in the cache
 
 
@@ -141,49 +142,39 @@ def mixed_conv(
     packed: Tensor | None = None,
 ) -> Tensor:
     """`sparse_conv` in the type of the features with a weight that may be float32. packed: from
-    `pack_weight`, which is read in its place where gradients are off."""
+    `pack_weight`, which is read in its place where gradients are off. Where they are on, the weight
+    may also be spconv's [C_out, *kernel, C_in], and is read as it lies.
+
+    The sum is rounded once, with its epilogue. The backward pass computes in the precision of the
+    forward pass, whatever torch is set to by then.
+    """
     extension()
-    bias = None if bias is None else bias.float()
-    tf32 = tf32_allowed()
+    forward, backward = kernel_map
     if torch.is_grad_enabled():
-        return CudaConv.apply(features, weight, bias, residual, kernel_map, relu, tf32)
-    table = kernel_map.forward
-    return _convolve(features, weight, table, tf32, bias, residual, relu, packed=packed)
+        back = NO_TABLE if backward is None else backward[:4]
+        return torch.ops.millisecond.train_conv(
+            features, weight, bias, residual, relu, *forward[:4], *back, tf32_allowed()
+        )
+    return torch.ops.millisecond.conv(
+        features,
+        weight,
+        False,
+        forward.neighbours,
+        forward.count,
+        forward.flipped,
+        None if bias is None else bias.float(),
+        residual,
+        relu,
+        tf32_allowed(),
+        forward.order,
+        packed,
+    )
 
 
 def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
     """A weight of the type of the features in the order in which the kernels read it, flat."""
     extension()
     return torch.ops.millisecond.pack_weight(weight, tf32_allowed())
-
-
-class CudaConv(torch.autograd.Function):
-    """The convolution with its epilogue, so that the sum is rounded once. The backward pass
-    computes in the precision of the forward pass, whatever torch is set to by then."""
-
-    @staticmethod
-    def forward(ctx, features, weight, bias, residual, kernel_map, relu, tf32):
-        out = _convolve(features, weight, kernel_map.forward, tf32, bias, residual, relu)
-        ctx.save_for_backward(features, weight, out if relu else None)
-        ctx.kernel_map, ctx.tf32 = kernel_map, tf32
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        features, weight, out = ctx.saved_tensors
-        wants_features, wants_weight, wants_bias, wants_residual, *_ = ctx.needs_input_grad
-        grad = grad.contiguous() if out is None else torch.where(out > 0, grad, 0)
-        forward, backward = ctx.kernel_map
-        grad_features = grad_weight = grad_bias = None
-        if wants_features:
-            grad_features = _convolve(grad, weight, backward, ctx.tf32, transposed=True)
-        if wants_weight:
-            grad_weight = gradient_of_weight(features, grad, forward, ctx.tf32).to(weight.dtype)
-        if wants_bias:
-            grad_bias = grad.sum(0, dtype=torch.float32)
-        grad_residual = grad if wants_residual else None
-        return grad_features, grad_weight, grad_bias, grad_residual, None, None, None
 
 
 def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool) -> Tensor:
@@ -193,42 +184,23 @@ def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool)
     )
 
 
-def _convolve(
-    features: Tensor,
-    weight: Tensor,  # [V, C_in, C_out], transposed: [V, C_out, C_in]
-    table: Table,
-    tf32: bool,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    relu: bool = False,
-    transposed: bool = False,
-    packed: Tensor | None = None,
-) -> Tensor:
-    return torch.ops.millisecond.conv(
-        features,
-        weight,
-        transposed,
-        table.neighbours,
-        table.count,
-        table.flipped,
-        bias,
-        residual,
-        relu,
-        tf32,
-        table.order,
-        packed,
-    )
-
-
 @fake("conv")
 def _fake_conv(features, weight, transposed, neighbours, *_) -> Tensor:
-    return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
+    c_in, c_out = weight.shape[1:] if weight.ndim == 3 else (weight.shape[-1], weight.shape[0])
+    return features.new_empty(neighbours.shape[1], c_in if transposed else c_out)
+
+
+@fake("train_conv")
+def _fake_train_conv(features, weight, bias, residual, relu, neighbours, *_) -> Tensor:
+    return _fake_conv(features, weight, False, neighbours)
 
 
 @fake("conv_weight_gradient")
-def _fake_conv_weight_gradient(features, gradient, neighbours, *_) -> Tensor:
+def _fake_conv_weight_gradient(
+    features, gradient, neighbours, count, flipped, tf32=False, weight=None
+) -> Tensor:
     shape = neighbours.shape[0], features.shape[1], gradient.shape[1]
-    return features.new_empty(shape, dtype=torch.float32)
+    return features.new_empty(shape if weight is None else weight.shape, dtype=torch.float32)
 
 
 @fake("pack_weight")

@@ -218,7 +218,7 @@ def lines_of_sites(scene: Scene) -> Iterator[Call]:
         site_table(coords.flip(0), batch, shape, AROUND)
 
 
-@example("conv", "conv_weight_gradient")
+@example("train_conv", "conv", "conv_weight_gradient")
 def sparse_conv(scene: Scene) -> Iterator[Call]:
     kernel_map = scene.submanifold
     x, weight = scene.random(sources(kernel_map), 64), scene.random(27, 64, 64)

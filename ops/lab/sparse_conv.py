@@ -72,8 +72,8 @@ def _on_kernels(
 
 
 class DataflowConv(torch.autograd.Function):
-    """As ops.sparse_conv.CudaConv. In the backward pass, cuBLAS multiplies in the precision
-    that torch is set to at that time."""
+    """As csrc/conv/conv_torch.cpp. In the backward pass, cuBLAS multiplies in the precision that
+    torch is set to at that time."""
 
     @staticmethod
     def forward(ctx, features, weight, bias, residual, kernel_map, relu, flow):

@@ -110,6 +110,7 @@ def _may_train(block: FusedBlock, features: Tensor, before: Sequence[FusedBlock]
         and norm.training
         and norm.track_running_stats
         and features.is_cuda
+        and weight.ndim > 3  # of one dimension it would be read as [V, C_in, C_out]
         and weight.dtype == scale.dtype == torch.float32
         and norm.momentum is not None
         and (not before or _alike(norm, before[0].norm))

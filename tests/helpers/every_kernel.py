@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from millisecond.ops.lab.examples import EXAMPLES, small_scene
 
 # they take no tensor, or are autograd alone, which `Called` does not see
-NOT_SEEN = {"index_workspace_words", "own_stream", "tile_sizes", "train_blocks"}
+NOT_SEEN = {"index_workspace_words", "own_stream", "tile_sizes", "train_blocks", "train_conv"}
 
 
 class Called(TorchDispatchMode):

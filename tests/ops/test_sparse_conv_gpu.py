@@ -1,5 +1,7 @@
 """The CUDA convolution against the reference in fp64, forward and backward."""
 
+import random
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from millisecond.ops import (
     strided_map,
     submanifold_map,
 )
+from millisecond.ops.sparse_conv import mixed_conv, sparse_conv_definition
 from tests.conftest import CONVOLUTION
 from tests.helpers.sparse import error, on_cuda, poison, random_coords
 
@@ -97,6 +100,76 @@ def test_matches_reference_in_fp64(precision, channels):
     outputs = down.forward.neighbours.shape[1]
     compare(down.reversed(), outputs, channels, dtype, tolerance, generator)
     compare(same.reversed(), len(coords), channels, dtype, tolerance, generator)
+
+
+def in_order(weight):
+    """[V, C_in, C_out] of spconv's [C_out, *kernel, C_in]."""
+    return weight if weight.ndim == 3 else weight.flatten(1, -2).permute(1, 2, 0)
+
+
+def random_call(chance, generator, dtype, kernel_map):
+    """Features, weight, bias and residual: a weight in either order and of either type, and any of
+    the four may need a gradient."""
+    may = lambda: chance.random() < 0.5  # noqa: E731
+    draw = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
+    c_in, c_out = chance.choice(CHANNELS + ODD_CHANNELS)
+    weight = draw(c_out, 3, 3, 3, c_in) / (c_in * 8) ** 0.5
+    weight = weight if may() else in_order(weight).contiguous()
+    weight = weight if may() else weight.float()
+    rows, sources = (table.neighbours.shape[1] for table in kernel_map)
+    bias, residual = (draw(*n) if may() else None for n in ((c_out,), (rows, c_out)))
+    tensors = [draw(sources, c_in), weight, bias, residual]
+    needs = [tensor is not None and may() for tensor in tensors]
+    if not any(needs):
+        needs[chance.randrange(2)] = True
+    return tensors, needs, draw(c_out, rows).T
+
+
+@IN_EVERY_PRECISION
+@pytest.mark.parametrize("seed", range(8))
+def test_gradients_of_random_calls(precision, seed):
+    dtype, tolerance = precision
+    chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    coords = random_coords(generator, (9, 20, 17), 2, 0.15)
+    down = strided_map(coords, (9, 20, 17), 2, ConvGeometry.of(3, 2, 1))[2]
+    for kernel_map in (submanifold_map(coords, (9, 20, 17), 2), down, down.reversed()):
+        tensors, needs, grad = random_call(chance, generator, dtype, kernel_map)
+        pairs = list(zip(tensors, needs, strict=True))
+        narrow = [None if t is None else t.cuda().requires_grad_(n) for t, n in pairs]
+        wide = [None if t is None else t.double().requires_grad_(n) for t, n in pairs]
+        for relu in (False, True):
+            poison()
+            out = mixed_conv(*narrow[:2], on_cuda(kernel_map), *narrow[2:], relu)
+            weight = in_order(wide[1])
+            expected = sparse_conv_definition(wide[0], weight, kernel_map, *wide[2:], False)
+            assert error(out, expected.relu() if relu else expected) <= tolerance
+            leaves = [
+                [t for t in side if t is not None and t.requires_grad] for side in (narrow, wide)
+            ]
+            # by the mask that was found: one rounding at the kink of a ReLU flips a whole gradient
+            seen = torch.where(out.detach().cpu() > 0, grad, 0) if relu else grad
+            wanted = torch.autograd.grad(expected, leaves[1], seen.double())
+            poison()
+            found = torch.autograd.grad(out, leaves[0], grad.cuda(), retain_graph=True)
+            again = torch.autograd.grad(out, leaves[0], grad.cuda())
+            for leaf, x, y, z in zip(leaves[0], found, again, wanted, strict=True):
+                assert x.dtype == leaf.dtype and x.stride() == leaf.stride() and torch.equal(x, y)
+                assert error(x, z) <= 2 * tolerance, f"{list(leaf.shape)}: {error(x, z)}"
+
+
+def test_a_gradient_may_begin_anywhere():
+    """As the gradient of a part of joined rows does."""
+    generator = torch.Generator().manual_seed(8)
+    coords = random_coords(generator, (5, 20, 20), 1, 0.2)
+    kernel_map = on_cuda(submanifold_map(coords, (5, 20, 20), 1))
+    features = torch.randn(len(coords), 5, generator=generator).cuda().requires_grad_()
+    weight = torch.randn(27, 5, 3, generator=generator).cuda().requires_grad_()
+    room = torch.randn(1 + 3 * len(coords), generator=generator).cuda()[1:].view(-1, 3)
+    results = [
+        torch.autograd.grad(sparse_conv(features, weight, kernel_map), (features, weight), grad)
+        for grad in (room, room.clone())
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 129, 2047, 2049, 70000])
@@ -233,6 +306,15 @@ def test_mistakes_name_the_tensor():
         with pytest.raises((ValueError, RuntimeError), match=r"residual.*\[8, 15\]"):
             wrong = torch.zeros(8, 15, device="cuda")
             sparse_conv(features, weight, kernel_map, residual=wrong)
+    around = KernelMap.around(kernel_map.forward)
+    for message, call in {
+        "features: 7 rows, the kernel map has 8 inputs": (features[1:], weight, around),
+        "weight must be of 27 offsets and 15 input": (features[:, 1:].contiguous(), weight, around),
+        "kernel_map: backward is None": (features.clone().requires_grad_(), weight, kernel_map),
+    }.items():
+        with pytest.raises((ValueError, RuntimeError), match=message) as failure:
+            mixed_conv(*call, None)
+        assert "\n" not in str(failure.value)
 
 
 @pytest.fixture
@@ -257,6 +339,39 @@ def test_opcheck_of_the_convolution(opcheck_case):
         torch.ops.millisecond.conv_weight_gradient.default,
         (features, features, table, None, False),
     )
+    as_spconv = weight.permute(2, 0, 1).reshape(16, 3, 3, 3, 16)
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_weight_gradient.default,
+        (features, features, table, None, False, False, as_spconv),
+    )
+    tables = table, None, False, None, table, None, True, None
+    for kernel in (weight, as_spconv):
+        leaves = [t.clone().requires_grad_() for t in (features, kernel)]
+        torch.library.opcheck(
+            torch.ops.millisecond.train_conv.default, (*leaves, None, None, True, *tables, False)
+        )
+
+
+@pytest.mark.parametrize("changed", ["features", "weight", "result"])
+def test_a_change_of_what_the_way_back_reads_is_noticed(opcheck_case, changed):
+    features, weight, _, table, _ = opcheck_case
+    tensors = {"features": 2 * features.requires_grad_(), "weight": 2 * weight.requires_grad_()}
+    kernel_map = KernelMap.around(Table(table))
+    tensors["result"] = sparse_conv(*tensors.values(), kernel_map, relu=True)
+    tensors[changed].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        tensors["result"].sum().backward()
+    sparse_conv(features, weight, kernel_map).relu_().sum().backward()  # it reads no result
+    assert features.grad.any() and weight.grad.any()
+
+
+def test_a_gradient_cannot_be_differentiated(opcheck_case):
+    features, weight, _, table, _ = opcheck_case
+    leaves = [features.requires_grad_(), weight.requires_grad_()]
+    result = sparse_conv(*leaves, KernelMap.around(Table(table)))
+    for gradient in torch.autograd.grad(result.square().sum(), leaves, create_graph=True):
+        with pytest.raises(NotImplementedError, match="its gradient cannot be differentiated"):
+            gradient.sum().backward()
 
 
 def test_opcheck_of_the_chain(opcheck_case):

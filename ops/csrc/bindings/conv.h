@@ -28,6 +28,9 @@ WeightShape shape_of(const Tensor& weight, bool transposed);
 // How far apart its elements are.
 WeightStrides strides_of(const Tensor& weight, bool transposed);
 
+// As the operators take it: of spconv's weights the contiguous ones.
+inline Tensor readable(const Tensor& weight) { return weight.dim() == 3 ? weight : weight.contiguous(); }
+
 // Such a weight, of the features' type or float32; the first two kinds may have any strides.
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features);
 

@@ -3,7 +3,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/strides.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -311,16 +310,10 @@ struct Rest : torch::CustomClassHolder {
   bool tf32;
 };
 
-// As the operators take them: weights of spconv 2 must be contiguous.
-Tensors readable(at::TensorList weights) {
+Tensors all_readable(at::TensorList weights) {
   Tensors out;
-  for (const Tensor& weight : weights) out.push_back(weight.dim() == 3 ? weight : weight.contiguous());
+  for (const Tensor& weight : weights) out.push_back(readable(weight));
   return out;
-}
-
-// Whether a mode, or a fake, has to see which operators are called.
-bool is_watched(const Tensor& tensor) {
-  return c10::impl::TorchDispatchModeTLS::any_modes_set() || tensor.key_set().has(c10::DispatchKey::Python);
 }
 
 struct Blocks : torch::autograd::Function<Blocks> {
@@ -328,7 +321,7 @@ struct Blocks : torch::autograd::Function<Blocks> {
                         at::TensorList scales, at::TensorList shifts, const c10::intrusive_ptr<Rest>& rest) {
     static const auto blocks = operator_of<decltype(conv_blocks)>("millisecond::conv_blocks");
     const at::AutoDispatchBelowADInplaceOrView guard;
-    const Tensors saved = blocks.call(features, readable(weights), scales, shifts, rest->running_means,
+    const Tensors saved = blocks.call(features, all_readable(weights), scales, shifts, rest->running_means,
                                       rest->running_vars, rest->batches, rest->neighbours, rest->counts,
                                       rest->orders, rest->momentum, rest->eps, rest->tf32);
     Tensors kept = {features};
@@ -351,7 +344,7 @@ struct Blocks : torch::autograd::Function<Blocks> {
     const bool wants_features = context->needs_input_grad(0);
     const bool overwrite = !torch::autograd::get_current_graph_task_keep_graph();
     const auto call = [&](const auto& function, auto... more) {
-      return function(gradients[0], kept[0], readable(kind(0)), kind(1), kind(2),
+      return function(gradients[0], kept[0], all_readable(kind(0)), kind(1), kind(2),
                       at::TensorList(kept).slice(1 + 3 * blocks), rest->neighbours, rest->counts,
                       rest->back_neighbours, rest->back_counts, rest->back_orders, rest->back_flipped, rest->eps,
                       wants_features, rest->tf32, overwrite, more...);
@@ -386,8 +379,8 @@ Tensor train_blocks_without_gradient(const Tensor& features, at::TensorList weig
                                      const OptionalTensors& orders, at::TensorList, at::TensorList,
                                      const OptionalTensors&, at::IntArrayRef, double momentum, double eps,
                                      bool tf32) {
-  return conv_blocks(features, readable(weights), scales, shifts, running_means, running_vars, batches, neighbours,
-                     counts, orders, momentum, eps, tf32)[weights.size() - 1];
+  return conv_blocks(features, all_readable(weights), scales, shifts, running_means, running_vars, batches,
+                     neighbours, counts, orders, momentum, eps, tf32)[weights.size() - 1];
 }
 
 }  // namespace

@@ -1,5 +1,13 @@
-// Convolution, the gradient of its weight, and chains of convolutions for inference.
+// Convolution, the gradient of its weight, both with autograd, and chains of convolutions for inference.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/gt.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/where.h>
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "bindings/conv.h"
+#include "bindings/operators.h"
 #include "conv/warpgroup.h"
 #include "device.h"
 
@@ -135,8 +143,10 @@ Tensor pack_one_weight(const Tensor& weight, bool tf32) {
   return out;
 }
 
+// Of the shape of the weight, contiguous; without one [V, C_in, C_out].
 Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, const Tensor& neighbours,
-                            const std::optional<Tensor>& count, bool flipped, bool tf32) {
+                            const std::optional<Tensor>& count, bool flipped, bool tf32,
+                            const std::optional<Tensor>& weight) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   check_tensor(gradient, "gradient", features.scalar_type(), 2);
@@ -146,7 +156,11 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
   check_aligned(features, "features");
   check_aligned(gradient, "gradient");
   const int64_t c_in = features.size(1), c_out = gradient.size(1);
-  Tensor out = at::empty({table.volume, c_in, c_out}, features.options().dtype(at::kFloat));
+  const at::DimVector sizes = weight ? at::DimVector(weight->sizes()) : at::DimVector{table.volume, c_in, c_out};
+  Tensor out = empty(sizes, features.options().dtype(at::kFloat));
+  const auto [volume, inputs, outputs] = shape_of(out, false);
+  TORCH_CHECK(volume == table.volume && inputs == c_in && outputs == c_out, "weight must be of ", table.volume,
+              " offsets, ", c_in, " input channels and ", c_out, " output channels, has shape ", out.sizes());
   Scratch scratch(features);
   const Scalar type = scalar_of(features, "features");
   const WeightGradient p = {
@@ -156,6 +170,125 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
   check(plan_weight_gradient(type, tf32, p, plan, std::ref(scratch), stream()), "conv_weight_gradient");
   check(weight_gradient(type, tf32, p, plan, std::ref(scratch), stream()), "conv_weight_gradient");
   return out;
+}
+
+// ---- with autograd ---------------------------------------------------------------------------------------------
+
+// What has no gradient: how the convolution was called, and the table of the way back.
+struct ConvCall : torch::CustomClassHolder {
+  Tensor neighbours;
+  std::optional<Tensor> count, order, back_neighbours, back_count, back_order;
+  bool flipped, back_flipped, has_bias, has_residual, relu, tf32;
+};
+
+// Takes gradients of the convolution and lets nobody differentiate them again: a second derivative would lack them
+// without a word.
+struct LastGradient : torch::autograd::Function<LastGradient> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& found, const Tensor&) { return found; }
+
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext*, const std::vector<Tensor>&) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse_conv: its gradient cannot be differentiated");
+  }
+};
+
+struct TrainedConv : torch::autograd::Function<TrainedConv> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& features, const Tensor& weight,
+                        const std::optional<Tensor>& bias, const std::optional<Tensor>& residual,
+                        const c10::intrusive_ptr<ConvCall>& call) {
+    static const auto convolution = operator_of<decltype(conv)>("millisecond::conv");
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const Tensor out =
+        convolution.call(features, readable(weight), false, call->neighbours, call->count, call->flipped, bias,
+                         residual, call->relu, call->tf32, call->order, std::nullopt);
+    context->save_for_backward({features, weight, call->relu ? out : Tensor()});
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return out;
+  }
+
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext* context,
+                                      const std::vector<Tensor>& gradients) {
+    std::vector<Tensor> found = first_derivatives(context, gradients[0]);
+    if (at::GradMode::is_enabled() && gradients[0].requires_grad()) {  // create_graph
+      for (Tensor& tensor : found)
+        if (tensor.defined()) tensor = LastGradient::apply(tensor, gradients[0]);
+    }
+    return found;
+  }
+
+ private:
+  // Of features, weight, bias, residual and the call.
+  static std::vector<Tensor> first_derivatives(const torch::autograd::AutogradContext* context,
+                                               const Tensor& gradient) {
+    static const auto convolution = operator_of<decltype(conv)>("millisecond::conv");
+    static const auto weight_gradient =
+        operator_of<decltype(conv_weight_gradient)>("millisecond::conv_weight_gradient");
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const std::vector<Tensor> saved = context->get_saved_variables();
+    const Tensor &features = saved[0], &weight = saved[1], &out = saved[2];
+    const auto call = c10::static_intrusive_pointer_cast<ConvCall>(context->saved_data.at("call").toCapsule());
+    const Tensor of_out = dense(out.defined() ? at::where(at::gt(out, 0), gradient, 0) : gradient);
+    std::vector<Tensor> found(5);
+    if (context->needs_input_grad(0))
+      found[0] = convolution.call(of_out, readable(weight), true, *call->back_neighbours, call->back_count,
+                                  call->back_flipped, std::nullopt, std::nullopt, false, call->tf32,
+                                  call->back_order, std::nullopt);
+    if (context->needs_input_grad(1))
+      found[1] =
+          weight_gradient.call(features, of_out, call->neighbours, call->count, call->flipped, call->tf32, weight)
+              .to(weight.scalar_type());
+    size_t input = 2;  // of those that there are
+    if (call->has_bias && context->needs_input_grad(input++)) found[2] = at::sum(of_out, {0}, false, at::kFloat);
+    if (call->has_residual && context->needs_input_grad(input)) found[3] = of_out;
+    return found;
+  }
+
+  // Autograd may hand over an expanded gradient or a slice of a larger one.
+  static Tensor dense(const Tensor& gradient) {
+    const Tensor rows = gradient.contiguous();
+    const bool begins_anywhere = !is_watched(rows) && reinterpret_cast<uintptr_t>(rows.data_ptr()) % 16 != 0;
+    return begins_anywhere ? rows.clone() : rows;
+  }
+};
+
+// ValueError unless the features are rows that the table of the way back leads to, where there is one.
+void check_back(const Tensor& features, const std::optional<Tensor>& back_neighbours) {
+  if (back_neighbours) {
+    const c10::SymInt rows = features.sym_size(0), inputs = back_neighbours->sym_size(1);
+    TORCH_CHECK_VALUE(rows == inputs, "features: ", rows, " rows, the kernel map has ", inputs, " inputs");
+  } else {
+    TORCH_CHECK_VALUE(!(at::GradMode::is_enabled() && features.requires_grad()),
+                      "kernel_map: backward is None, features that need a gradient need it");
+  }
+}
+
+std::optional<Tensor> in_single(const std::optional<Tensor>& bias) {
+  return bias ? std::optional<Tensor>(bias->to(at::kFloat)) : std::nullopt;
+}
+
+Tensor train_conv(const Tensor& features, const Tensor& weight, const std::optional<Tensor>& bias,
+                  const std::optional<Tensor>& residual, bool relu, const Tensor& neighbours,
+                  const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& order,
+                  const std::optional<Tensor>& back_neighbours, const std::optional<Tensor>& back_count,
+                  bool back_flipped, const std::optional<Tensor>& back_order, bool tf32) {
+  check_back(features, back_neighbours);
+  const auto call = c10::make_intrusive<ConvCall>();
+  call->neighbours = neighbours, call->count = count, call->order = order, call->flipped = flipped;
+  call->back_neighbours = back_neighbours, call->back_count = back_count, call->back_order = back_order;
+  call->back_flipped = back_flipped, call->relu = relu, call->tf32 = tf32;
+  call->has_bias = bias.has_value(), call->has_residual = residual.has_value();
+  return TrainedConv::apply(features, weight, in_single(bias), residual, call);
+}
+
+// In inference mode.
+Tensor train_conv_without_gradient(const Tensor& features, const Tensor& weight, const std::optional<Tensor>& bias,
+                                   const std::optional<Tensor>& residual, bool relu, const Tensor& neighbours,
+                                   const std::optional<Tensor>& count, bool flipped,
+                                   const std::optional<Tensor>& order,
+                                   const std::optional<Tensor>& back_neighbours, const std::optional<Tensor>&,
+                                   bool, const std::optional<Tensor>&, bool tf32) {
+  check_back(features, back_neighbours);
+  return conv(features, readable(weight), false, neighbours, count, flipped, in_single(bias), residual, relu, tf32,
+              order, std::nullopt);
 }
 
 // ---- chains ----------------------------------------------------------------------------------------------------
@@ -222,12 +355,19 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor", on_cuda(pack_one_weight));
   m.def(
       "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped, "
-      "bool tf32=False) -> Tensor",
+      "bool tf32=False, Tensor? weight=None) -> Tensor",
       on_cuda(conv_weight_gradient));
+  m.def(
+      "train_conv(Tensor features, Tensor weight, Tensor? bias, Tensor? residual, bool relu, Tensor neighbours, "
+      "Tensor? count, bool flipped, Tensor? order, Tensor? back_neighbours, Tensor? back_count, bool "
+      "back_flipped, Tensor? back_order, bool tf32) -> Tensor",
+      on_cuda(train_conv_without_gradient));
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
       "Tensor?[] orders, Tensor[] tiles, bool tf32) -> Tensor",
       on_cuda(conv_chain));
 }
+
+TORCH_LIBRARY_IMPL(millisecond, AutogradCUDA, m) { m.impl("train_conv", train_conv); }
 
 }  // namespace millisecond

@@ -135,6 +135,23 @@ def test_sorted_and_shuffled_sites_in_turn():
         assert error(found, expected[rows]) < CONVOLUTION[torch.float32, "highest"]
 
 
+@pytest.mark.parametrize("normed", [False, True])
+def test_weights_of_one_dimension(normed):
+    """They have three, as [V, C_in, C_out] has, but in another order."""
+    torch.manual_seed(0)
+    layers = [spconv.SubMConv1d(16, 32, 3, bias=not normed)]
+    layers += [nn.BatchNorm1d(32), nn.ReLU()] if normed else []
+    network, indices = spconv.SparseSequential(*layers), random_sites(9, 2, (300,))
+    features, results = draws(3)(len(indices), 16), []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        net = copy.deepcopy(network).to(device, dtype)
+        x = features.to(device, dtype).requires_grad_()
+        y = net(spconv.SparseConvTensor(x, indices.to(device), (300,), 2)).features
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *net.parameters()])])
+    for wanted, found in zip(*results, strict=True):
+        assert error(found, wanted) < CONV_BLOCKS[torch.float32]
+
+
 def test_empty_inputs():
     conv = spconv.SparseSequential(
         spconv.SubMConv3d(16, 16, 3), nn.BatchNorm1d(16), nn.ReLU(), spconv.SparseMaxPool3d(2)
