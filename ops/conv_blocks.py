@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,37 @@ from millisecond.ops.dispatch import on_kernels, tf32_allowed
 from millisecond.ops.geometry import same_device
 from millisecond.ops.library import extension, fake
 from millisecond.ops.rulebook import KernelMap, Table
-from millisecond.ops.sparse_conv import mixed_conv, sparse_conv
+from millisecond.ops.sparse_conv import mixed_conv, product_type, sparse_conv
+
+
+class Normalisation(NamedTuple):
+    """Tensors [C] and numbers of a batch normalisation; None for what it lacks."""
+
+    scale: Tensor | None
+    shift: Tensor | None
+    mean: Tensor | None  # running, as the variance
+    variance: Tensor | None
+    batches: Tensor | None  # [] int64: where their number moves on here
+    training: bool  # by the mean and variance of the rows
+    momentum: float | None
+    eps: float
+
+    @classmethod
+    def of(cls, norm: torch.nn.BatchNorm1d) -> Normalisation:
+        affine, running = (
+            norm._parameters,
+            norm._buffers,
+        )  # a module's attributes take the host time
+        statistics = running["running_mean"], running["running_var"]
+        return cls(
+            affine["weight"],
+            affine["bias"],
+            *statistics,
+            running["num_batches_tracked"],
+            norm.training or statistics[0] is None,
+            norm.momentum,
+            norm.eps,
+        )
 
 
 def conv_blocks(
@@ -41,8 +72,11 @@ def conv_blocks(
                 f"weights[{number}]: expected [V, C_in, {norm.num_features}] for its norm, got "
                 f"{list(weight.shape)}"
             )
-    build = train_blocks if on_kernels(features) else conv_blocks_definition
-    return build(features, weights, kernel_maps, norms)
+    if not on_kernels(features):
+        return conv_blocks_definition(features, weights, kernel_maps, norms)
+    if torch.compiler.is_compiling():
+        return _traceable(features.to(product_type(features)), weights, kernel_maps, norms)
+    return train_blocks(features, weights, kernel_maps, [Normalisation.of(norm) for norm in norms])
 
 
 def conv_blocks_definition(
@@ -61,7 +95,8 @@ def train_blocks(
     features: Tensor,
     weights: Sequence[Tensor],
     kernel_maps: Sequence[KernelMap],
-    norms: Sequence[torch.nn.BatchNorm1d],
+    norms: Sequence[Normalisation],  # with all tensors but `batches`, which all have or none has
+    biases: Sequence[Tensor] = (),  # of each convolution; they get gradients of zero
 ) -> Tensor:
     """`conv_blocks` on the kernels. A weight may also be spconv's [C_out, *kernel, C_in].
 
@@ -69,25 +104,19 @@ def train_blocks(
     millisecond.conv_blocks and millisecond.conv_blocks_backward, which train_blocks calls.
     """
     extension()
-    if torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        features = features if features.dtype == dtype else features.to(dtype)
-    if torch.compiler.is_compiling():
-        return _traceable(features, weights, kernel_maps, norms)
+    features = features.to(product_type(features))
+    scales, shifts, means, variances, batches, _, momenta, eps = zip(*norms, strict=True)
     tables = [kernel_map.forward for kernel_map in kernel_maps]
-    back = [kernel_map.backward for kernel_map in kernel_maps if kernel_map.backward is not None]
-    affine = [norm._parameters for norm in norms]  # attributes of modules take the host time
-    running = [norm._buffers for norm in norms]
-    batches = [buffers["num_batches_tracked"] for buffers in running]
     counted = all([count is not None for count in batches])  # `in` would compare tensors
+    back = [kernel_map.backward for kernel_map in kernel_maps if kernel_map.backward is not None]
     return torch.ops.millisecond.train_blocks(
         features,
         weights,
-        [parameters["weight"] for parameters in affine],
-        [parameters["bias"] for parameters in affine],
-        [buffers["running_mean"] for buffers in running],
-        [buffers["running_var"] for buffers in running],
-        batches if counted else [],
+        scales,
+        shifts,
+        means,
+        variances,
+        batches if counted else (),
         [table.neighbours for table in tables],
         _counts(tables),
         _orders(tables),
@@ -95,9 +124,10 @@ def train_blocks(
         _counts(back),
         _orders(back),
         [table.flipped for table in back],
-        norms[0].momentum,
-        norms[0].eps,
+        momenta[0],
+        eps[0],
         tf32_allowed(),
+        biases,
     )
 
 

@@ -59,16 +59,23 @@ class ConvChain(nn.Module):
             self.register_buffer(f"bias_{layer}", bias.detach().clone())
         self._arrange()
 
-    def forward(self, features: Tensor, kernel_maps: Sequence[KernelMap]) -> Tensor:
-        """[N_in, C_in] and one map for every convolution -> [N_out, C_out] of the last."""
+    def forward(
+        self,
+        features: Tensor,
+        kernel_maps: Sequence[KernelMap],
+        residual: Tensor | None = None,
+        relu: bool = True,
+    ) -> Tensor:
+        """[N_in, C_in] and one map for every convolution -> [N_out, C_out] of the last, which adds
+        the residual [N_out, C_out], of the type of the weights, before its ReLU, or has none."""
         if len(kernel_maps) != self.count:
             raise ValueError(f"kernel_maps: expected {self.count}, got {len(kernel_maps)}")
-        weights = self._packed_weights()
+        weights, end = self._packed_weights(), (residual, relu)
         if isinstance(weights, GpuWeights):
-            return _on_kernels(features, weights, self._biases, kernel_maps)
+            return _on_kernels(features, weights, self._biases, kernel_maps, *end)
         if isinstance(weights, CpuWeights):
-            return _on_cpu_kernels(features, weights, self._biases, kernel_maps)
-        return conv_chain_definition(features, weights, self._biases, kernel_maps)
+            return _on_cpu_kernels(features, weights, self._biases, kernel_maps, *end)
+        return conv_chain_definition(features, weights, self._biases, kernel_maps, *end)
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Weight [V, C_in, C_out] and bias [C_out] of each convolution."""
@@ -112,12 +119,19 @@ def conv_chain_definition(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     kernel_maps: Sequence[KernelMap],
+    residual: Tensor | None = None,
+    relu: bool = True,
 ) -> Tensor:
     """`ConvChain.forward` in plain torch."""
-    features = features.to(weights[0].dtype)
-    for weight, bias, kernel_map in zip(weights, biases, kernel_maps, strict=True):
-        features = sparse_conv(features, weight, kernel_map, bias.to(weight.dtype), relu=True)
+    features, ends = features.to(weights[0].dtype), _ends(len(weights), residual, relu)
+    for weight, bias, kernel_map, end in zip(weights, biases, kernel_maps, ends, strict=True):
+        features = sparse_conv(features, weight, kernel_map, bias.to(weight.dtype), *end)
     return features
+
+
+def _ends(count: int, residual: Tensor | None, relu: bool) -> list[tuple[Tensor | None, bool]]:
+    """Residual and ReLU of each convolution."""
+    return [(None, True)] * (count - 1) + [(residual, relu)]
 
 
 def _for_cpu(weights: Sequence[Tensor]) -> CpuWeights:
@@ -129,11 +143,14 @@ def _on_cpu_kernels(
     weights: CpuWeights,
     biases: Sequence[Tensor],
     kernel_maps: Sequence[KernelMap],
+    residual: Tensor | None,
+    relu: bool,
 ) -> Tensor:
     panels, dtype = weights
-    features = features.to(dtype)
-    for weight, bias, kernel_map in zip(panels, biases, kernel_maps, strict=True):
-        features = cpu.convolve(features, weight, kernel_map.forward, bias, True, dtype)
+    features, ends = features.to(dtype), _ends(len(panels), residual, relu)
+    for weight, bias, kernel_map, end in zip(panels, biases, kernel_maps, ends, strict=True):
+        added, rectified = end
+        features = cpu.convolve(features, weight, kernel_map.forward, bias, rectified, dtype, added)
     return features
 
 
@@ -147,6 +164,8 @@ def _on_kernels(
     weights: GpuWeights,
     biases: Sequence[Tensor],
     kernel_maps: Sequence[KernelMap],
+    residual: Tensor | None,
+    relu: bool,
 ) -> Tensor:
     tables = [kernel_map.forward for kernel_map in kernel_maps]
     return torch.ops.millisecond.conv_chain(
@@ -158,6 +177,8 @@ def _on_kernels(
         [table.order for table in tables],
         [table.tiles for table in tables if table.tiles is not None],
         weights.tf32,
+        residual,
+        relu,
     )
 
 

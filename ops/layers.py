@@ -179,6 +179,7 @@ class PreparedWeight:
         self._state: tuple = ()
         self._sources: list[Tensor] = []  # so that no other tensors get their places
         self._ready: Prepared | None = None
+        self.folded: tuple | None = None  # with layers after it, by `ops.spconv.fusion`
 
     def __call__(
         self,

@@ -166,7 +166,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
                 f"features: {features.shape[1]} channels, {type(self).__name__} takes "
                 f"{self.in_channels}"
             )
-        if self.conv1x1 and not self.inverse:
+        if not self.inverse and self.conv1x1:
             check_dimensions(self, input)
             out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
@@ -179,7 +179,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
             else:
                 features = product(features, weight, kernel_map, bias, kept, True)
             out = out.on(target, features)
-            self.record(len(target.indices))
+            if self.record_voxel_count:
+                self.record(len(target.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
         if self.act_type is not Activation.None_:
@@ -273,9 +274,12 @@ def check_window(layer: Any) -> None:
 
 def window(layer: Any) -> ConvGeometry:
     """The window of a convolution or pooling."""
-    return ConvGeometry(
-        tuple(layer.kernel_size), tuple(layer.stride), tuple(layer.padding), tuple(layer.dilation)
-    )
+    numbers = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    kept = layer.__dict__.get("_window")  # asked for in each call
+    if kept is None or kept[0] != numbers:
+        kept = tuple(map(list, numbers)), ConvGeometry(*map(tuple, numbers))
+        layer.__dict__["_window"] = kept
+    return kept[1]
 
 
 def _own(layer: SparseConvolution, found: Shared | None) -> SharedMap | None:

@@ -182,6 +182,15 @@ class SparseConvTensor:
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_sites": None, "indice_dict": {}}
 
+    def __dir__(self) -> list[str]:
+        return [
+            *_NAMES,
+            *self.__dict__,
+        ]  # OpenPCDet asks at each layer: the usual answer takes long
+
+
+_NAMES = dir(SparseConvTensor)
+
 
 def whole_numbers(values: Iterable) -> list[int]:
     """A list, tuple, tensor or array of numbers as a list of ints."""

@@ -13,16 +13,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from millisecond.ops.conv_blocks import train_blocks
+from millisecond.ops.conv_blocks import Normalisation, train_blocks
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.dispatch import tf32_allowed
 from millisecond.ops.layers import are_whole
+from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.spconv.convolution import Activation, SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
+from millisecond.ops.spconv.modules import is_plain
 from millisecond.ops.spconv.repeated import are_repeated
 
 
-class FusedBlock(NamedTuple):
+class Block(NamedTuple):
+    """A convolution and the normalisation of its result."""
+
+    layer: SparseConvolution
+    weight: Tensor
+    bias: Tensor | None
+    norm: Normalisation
+
+
+# ---- blocks of a sequence -----------------------------------------------------------------------
+
+
+class Modules(NamedTuple):
     """A convolution, the normalisation of its result and a ReLU."""
 
     conv: SparseConvolution
@@ -30,12 +44,12 @@ class FusedBlock(NamedTuple):
     relu: nn.ReLU
 
 
-def blocks_in(modules: Sequence[nn.Module]) -> list[FusedBlock | None]:
+def blocks_in(modules: Sequence[nn.Module]) -> list[Modules | None]:
     """The block that starts at each module, None where its three modules are none."""
-    return [_block(modules[at : at + 3]) for at in range(len(modules))]
+    return [_modules(modules[at : at + 3]) for at in range(len(modules))]
 
 
-def _block(modules: Sequence[nn.Module]) -> FusedBlock | None:
+def _modules(modules: Sequence[nn.Module]) -> Modules | None:
     if len(modules) < 3:
         return None
     conv, norm, relu = modules
@@ -46,23 +60,11 @@ def _block(modules: Sequence[nn.Module]) -> FusedBlock | None:
         and not conv.conv1x1
         and are_whole(conv.in_channels, conv.out_channels)
     )
-    return FusedBlock(conv, norm, relu) if plain else None  # type: ignore[arg-type]
+    return Modules(conv, norm, relu) if plain else None  # type: ignore[arg-type]
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Whether nobody watches this module, and it has its class's forward."""
-    own = module.__dict__  # attributes of modules take the host time
-    return not (
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or "forward" in own
-    )
-
-
-def _is_plain(block: FusedBlock) -> bool:
-    conv, norm, relu = block
+def _is_plain(found: Modules) -> bool:
+    conv, norm, relu = found
     kind = type(conv)
     return (
         is_plain(conv)
@@ -74,104 +76,99 @@ def _is_plain(block: FusedBlock) -> bool:
     )
 
 
-def run_of(
-    structure: Sequence[FusedBlock | None], at: int, x: SparseConvTensor
-) -> list[FusedBlock]:
+def run_of(structure: Sequence[Modules | None], at: int, x: SparseConvTensor) -> list[Block]:
     """The blocks from a module on that can be computed in one call; none: module by module."""
-    blocks: list[FusedBlock] = []
+    blocks: list[Block] = []
     features = x.features
     if features.dtype == torch.float64 or torch.compiler.is_compiling() or features.shape[0] == 0:
         return blocks
-    may = _may_train if torch.is_grad_enabled() else _may_infer
     while at < len(structure):
-        block = structure[at]
-        if block is None or not _is_plain(block) or not may(block, features, blocks):
+        found = structure[at]
+        if found is None or not _is_plain(found):
+            break
+        own = found.conv._parameters
+        if "weight" not in own or "bias" not in own:  # computed from others
+            break
+        block = Block(found.conv, own["weight"], own["bias"], Normalisation.of(found.norm))  # type: ignore[arg-type]
+        if not _goes_on(blocks, block, features.dtype, features.device):
             break
         blocks.append(block)
         at += 3
     return blocks
 
 
-def _may_infer(block: FusedBlock, features: Tensor, before: Sequence[FusedBlock]) -> bool:
-    weight = block.conv._parameters.get("weight")
-    if weight is None or block.norm.training or weight.is_inference() or not _is_whole(block):
-        return False
-    return weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
-
-
-def _may_train(block: FusedBlock, features: Tensor, before: Sequence[FusedBlock]) -> bool:
-    conv, norm, _ = block
-    if not _is_whole(block) or conv._parameters["bias"] is not None:
-        return False
-    weight, scale = conv._parameters["weight"], norm._parameters["weight"]
-    return (
-        weight is not None
-        and scale is not None
-        and norm.training
-        and norm.track_running_stats
-        and features.is_cuda
-        and weight.ndim > 3  # of one dimension it would be read as [V, C_in, C_out]
-        and weight.dtype == scale.dtype == torch.float32
-        and norm.momentum is not None
-        and (not before or _alike(norm, before[0].norm))
-    )
-
-
-def _alike(norm: nn.BatchNorm1d, other: nn.BatchNorm1d) -> bool:
-    """Whether one call may compute both in training."""
-    counts, others = norm._buffers["num_batches_tracked"], other._buffers["num_batches_tracked"]
-    return (
-        norm.momentum == other.momentum
-        and norm.eps == other.eps
-        and (counts is None) == (others is None)
-    )
-
-
-def _is_whole(block: FusedBlock) -> bool:
-    """Whether weights and biases are parameters, none computed from others, and the normalisation
-    has all of its tensors."""
-    conv, norm = block.conv._parameters, block.norm
-    parameters, buffers = norm._parameters, norm._buffers
-    return (
-        "weight" in conv
-        and "bias" in conv
-        and parameters.get("weight") is not None
-        and parameters.get("bias") is not None
-        and buffers.get("running_mean") is not None
-        and buffers.get("running_var") is not None
-    )
-
-
-def run(blocks: Sequence[FusedBlock], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
-    """The result of the blocks; None where a level has too few rows to be normalised, or a site
-    twice.
-
-    `folded` keeps the weights for inference between calls.
-    """
+def run(blocks: Sequence[Block], x: SparseConvTensor) -> SparseConvTensor | None:
+    """The result of the blocks, a ReLU after each; None where a level has too few rows to be
+    normalised, or a site twice."""
     out, maps, rows = x.shadow_copy(), [], []
-    features = x.features.contiguous()
-    for conv, _, _ in blocks:
-        out, kernel_map, *sites = conv.mapped(out)
+    features = x.features
+    for block in blocks:
+        out, kernel_map, *sites = block.layer.mapped(out)
         if are_repeated(*sites):
             return None
         out.move(sites[1])
         maps.append(kernel_map)
         rows.append(kernel_map.forward.neighbours.shape[1])
-    if not torch.is_grad_enabled():
-        features = _chain(blocks, features, folded)(features, maps)
-    elif min(rows) > 1:
-        weights = [conv._parameters["weight"] for conv, _, _ in blocks]
-        norms = [norm for _, norm, _ in blocks]
-        features = train_blocks(features, weights, maps, norms)  # type: ignore[arg-type]  # see _may_train
-    else:
+    if torch.is_grad_enabled() and min(rows) < 2:
         return None
-    for (conv, _, _), count in zip(blocks, rows, strict=True):
-        conv.record(count)
-    out.features = features
+    out.features = _computed(blocks, features, maps)
+    for block, count in zip(blocks, rows, strict=True):
+        block.layer.record(count)
     return out
 
 
-def _chain(blocks: Sequence[FusedBlock], features: Tensor, folded: dict) -> ConvChain:
+# ---- both ---------------------------------------------------------------------------------------
+
+
+def _goes_on(
+    before: Sequence[Block], block: Block, dtype: torch.dtype, device: torch.device
+) -> bool:
+    """Whether one call may compute these blocks and this one, of features of this type."""
+    norm = block.norm
+    if norm.scale is None or norm.shift is None or norm.mean is None or norm.variance is None:
+        return False
+    weight = block.weight
+    if torch.is_grad_enabled():
+        return (
+            norm.training
+            and device.type == "cuda"
+            and weight.ndim > 3  # of one dimension it would be read as [V, C_in, C_out]
+            and weight.dtype == norm.scale.dtype == torch.float32
+            and norm.momentum is not None
+            and (not before or _together(block, before[0]))
+        )
+    if weight.is_inference() or norm.training:
+        return False
+    return weight.dtype == dtype or torch.is_autocast_enabled(device.type)
+
+
+def _together(block: Block, other: Block) -> bool:
+    """Whether one call may compute both in training."""
+    norm, first = block.norm, other.norm
+    return (
+        norm.momentum == first.momentum
+        and norm.eps == first.eps
+        and (norm.batches is None) == (first.batches is None)
+        and (block.bias is None) == (other.bias is None)
+    )
+
+
+def _computed(
+    blocks: Sequence[Block],
+    features: Tensor,
+    maps: Sequence[KernelMap],
+    residual: Tensor | None = None,
+    relu: bool = True,
+) -> Tensor:
+    features = features.contiguous()
+    if not torch.is_grad_enabled():
+        residual = None if residual is None else residual.contiguous()
+        return _chain(blocks, features)(features, maps, residual, relu)
+    _, weights, biases, norms = zip(*blocks, strict=True)
+    return train_blocks(features, weights, maps, norms, () if biases[0] is None else biases)
+
+
+def _chain(blocks: Sequence[Block], features: Tensor) -> ConvChain:
     """The folded blocks, new ones where a tensor or the precision is another."""
     tensors = [tensor for block in blocks for tensor in _tensors(block)]
     dtype, kind = tensors[0].dtype, features.device.type
@@ -179,37 +176,27 @@ def _chain(blocks: Sequence[FusedBlock], features: Tensor, folded: dict) -> Conv
         dtype = torch.get_autocast_dtype(kind)
     eps = [block.norm.eps for block in blocks]
     state = dtype, tf32_allowed(), eps, [(id(t), t.data_ptr(), t._version) for t in tensors]
-    key = id(blocks[0].conv)
-    kept = folded.get(key)
-    if kept is None or kept[0] != state:
+    kept = blocks[0].layer._kept_weight()
+    if kept.folded is None or kept.folded[0] != state:
         # the tensors are kept with it, so that no other can get one's id
-        folded[key] = kept = state, tensors, _fold(blocks, dtype)
-    return kept[2]
+        kept.folded = state, tensors, _fold(blocks, dtype)
+    return kept.folded[2]
 
 
-def _tensors(block: FusedBlock) -> list[Tensor]:
-    conv, norm = block.conv._parameters, block.norm
-    parameters, buffers = norm._parameters, norm._buffers
-    found = (
-        conv["weight"],
-        conv["bias"],
-        parameters["weight"],
-        parameters["bias"],
-        buffers["running_mean"],
-        buffers["running_var"],
-    )
+def _tensors(block: Block) -> list[Tensor]:
+    found = block.weight, block.bias, *block.norm[:4]
     return [tensor for tensor in found if tensor is not None]
 
 
 @torch.no_grad()
-def _fold(blocks: Sequence[FusedBlock], dtype: torch.dtype) -> ConvChain:
+def _fold(blocks: Sequence[Block], dtype: torch.dtype) -> ConvChain:
     weights, biases = [], []
-    for conv, norm, _ in blocks:
-        mean, variance = norm.running_mean.float(), norm.running_var.float()  # type: ignore[union-attr]
-        scale = norm.weight.float() * torch.rsqrt(variance + norm.eps)
-        if conv.bias is not None:
-            mean = mean - conv.bias.float()
-        weight = conv.weight.float().flatten(1, -2).permute(1, 2, 0) * scale
-        weights.append(weight.to(dtype).contiguous())
-        biases.append(norm.bias.float() - mean * scale)
+    for _, weight, bias, norm in blocks:
+        mean, variance = norm.mean.float(), norm.variance.float()  # type: ignore[union-attr]
+        scale = norm.scale.float() * torch.rsqrt(variance + norm.eps)  # type: ignore[union-attr]
+        if bias is not None:
+            mean = mean - bias.float()
+        folded = weight.float().flatten(1, -2).permute(1, 2, 0) * scale
+        weights.append(folded.to(dtype).contiguous())
+        biases.append(norm.shift.float() - mean * scale)  # type: ignore[union-attr]
     return ConvChain(weights, biases)

@@ -32,7 +32,6 @@ class SparseSequential(SparseModule):
 
     def __init__(self, *args: nn.Module, **kwargs: nn.Module):
         super().__init__()
-        self._folded: dict = {}
         self._structure: tuple[list, list] = [], []
         if len(args) == 1 and isinstance(args[0], OrderedDict):
             named = list(args[0].items())
@@ -61,7 +60,7 @@ class SparseSequential(SparseModule):
             fusion,  # it knows convolutions, which are modules of this file
         )
 
-        modules = _flat(self, fusion.is_plain)
+        modules = _flat(self)
         if modules != self._structure[0]:
             self._structure = modules, fusion.blocks_in(modules)
         structure = self._structure[1]
@@ -72,7 +71,7 @@ class SparseSequential(SparseModule):
             module = modules[at]
             if structure[at] is not None and isinstance(input, SparseConvTensor):
                 blocks = fusion.run_of(structure, at, input)
-                result = fusion.run(blocks, input, self._folded) if blocks else None
+                result = fusion.run(blocks, input) if blocks else None
                 if result is not None:
                     input, at = result, at + 3 * len(blocks)
                     continue
@@ -83,28 +82,35 @@ class SparseSequential(SparseModule):
             at += 1
         return input
 
-    def train(self, mode: bool = True) -> SparseSequential:
-        """As any module's; forgets folded weights."""
-        self._folded = {}
-        return super().train(mode)
-
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_folded": {}, "_structure": ([], [])}
+        return self.__dict__ | {"_structure": ([], [])}
 
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
-        self._folded, self._structure = {}, ([], [])
+        self._structure = [], []
 
 
-def _flat(sequential: SparseSequential, is_plain: Callable) -> list[nn.Module]:
+def _flat(sequential: SparseSequential) -> list[nn.Module]:
     """Its modules, with the modules of a plain sequence in its place."""
     modules: list[nn.Module] = []
     for module in sequential._modules.values():
         if type(module) is SparseSequential and is_plain(module):
-            modules += _flat(module, is_plain)
+            modules += _flat(module)
         elif module is not None:
             modules.append(module)
     return modules
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether nobody watches this module, and it has its class's forward."""
+    own = module.__dict__  # attributes of modules take the host time
+    return not (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+    )
 
 
 class _OfFeatures:

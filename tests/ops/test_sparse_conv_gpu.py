@@ -407,6 +407,6 @@ def test_opcheck_of_the_blocks(opcheck_case):
     tables = [table, table], [], []
     torch.library.opcheck(
         torch.ops.millisecond.train_blocks.default,
-        (features, *blocks, *statistics, *tables, *tables, [1, 1], 0.01, 1e-3, False),
+        (features, *blocks, *statistics, *tables, *tables, [1, 1], 0.01, 1e-3, False, [bias] * 2),
         test_utils=checks,
     )

@@ -2,12 +2,16 @@
 // here and not from Python, for the host's sake.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/split_with_sizes.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "bindings/branch.h"
 #include "bindings/conv.h"
@@ -301,6 +305,23 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
 
 using Tensors = std::vector<Tensor>;
 
+// A bias before a normalisation moves its running mean alone: the rows' own mean takes it away again.
+void move_means(at::TensorList running_means, at::TensorList biases, double momentum, const Tensor& features) {
+  if (biases.empty()) return;
+  TORCH_CHECK(biases.size() == running_means.size(), "biases must be none or ", running_means.size(), ", are ",
+              biases.size());
+  for (size_t i = 0; i < biases.size(); ++i) check_channels(biases[i], "bias", running_means[i].numel(), features);
+  at::_foreach_add_(running_means, biases, momentum);
+}
+
+// Zeros for each of the scales, in one allocation.
+Tensors zeros_like(at::TensorList scales) {
+  at::DimVector sizes;
+  for (const Tensor& scale : scales) sizes.push_back(scale.numel());
+  const int64_t channels = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  return at::zeros({channels}, scales[0].options()).split_with_sizes(sizes);
+}
+
 // What has no gradient.
 struct Rest : torch::CustomClassHolder {
   Tensors running_means, running_vars, batches, neighbours, counts, back_neighbours, back_counts;
@@ -318,17 +339,20 @@ Tensors all_readable(at::TensorList weights) {
 
 struct Blocks : torch::autograd::Function<Blocks> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& features, at::TensorList weights,
-                        at::TensorList scales, at::TensorList shifts, const c10::intrusive_ptr<Rest>& rest) {
+                        at::TensorList scales, at::TensorList shifts, at::TensorList biases,
+                        const c10::intrusive_ptr<Rest>& rest) {
     static const auto blocks = operator_of<decltype(conv_blocks)>("millisecond::conv_blocks");
     const at::AutoDispatchBelowADInplaceOrView guard;
     const Tensors saved = blocks.call(features, all_readable(weights), scales, shifts, rest->running_means,
                                       rest->running_vars, rest->batches, rest->neighbours, rest->counts,
                                       rest->orders, rest->momentum, rest->eps, rest->tf32);
+    move_means(rest->running_means, biases, rest->momentum, features);
     Tensors kept = {features};
     for (const at::TensorList list : {weights, scales, shifts, at::TensorList(saved)})
       kept.insert(kept.end(), list.begin(), list.end());
     context->save_for_backward(std::move(kept));
     context->saved_data["rest"] = c10::IValue::make_capsule(rest);
+    context->saved_data["biased"] = !biases.empty();
     return saved[weights.size() - 1];
   }
 
@@ -352,6 +376,8 @@ struct Blocks : torch::autograd::Function<Blocks> {
     const auto by_name = [&](auto&&... arguments) { return backward.call(arguments...); };
     Tensors found = is_watched(gradients[0]) ? call(by_name) : call(blocks_backward, true);
     if (!wants_features) found[0] = Tensor();
+    if (context->saved_data["biased"].toBool())
+      for (Tensor& zeros : zeros_like(kind(1))) found.push_back(std::move(zeros));
     found.emplace_back();  // of the rest
     return found;
   }
@@ -361,14 +387,14 @@ Tensor train_blocks(const Tensor& features, at::TensorList weights, at::TensorLi
                     at::TensorList running_means, at::TensorList running_vars, at::TensorList batches,
                     at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
                     at::TensorList back_neighbours, at::TensorList back_counts, const OptionalTensors& back_orders,
-                    at::IntArrayRef back_flipped, double momentum, double eps, bool tf32) {
+                    at::IntArrayRef back_flipped, double momentum, double eps, bool tf32, at::TensorList biases) {
   const auto rest = c10::make_intrusive<Rest>();
   rest->running_means = running_means.vec(), rest->running_vars = running_vars.vec();
   rest->batches = batches.vec(), rest->neighbours = neighbours.vec(), rest->counts = counts.vec();
   rest->back_neighbours = back_neighbours.vec(), rest->back_counts = back_counts.vec();
   rest->orders = orders, rest->back_orders = back_orders, rest->back_flipped = back_flipped.vec();
   rest->momentum = momentum, rest->eps = eps, rest->tf32 = tf32;
-  return Blocks::apply(features, weights, scales, shifts, rest);
+  return Blocks::apply(features, weights, scales, shifts, biases, rest);
 }
 
 // In inference mode.
@@ -378,9 +404,11 @@ Tensor train_blocks_without_gradient(const Tensor& features, at::TensorList weig
                                      at::TensorList neighbours, at::TensorList counts,
                                      const OptionalTensors& orders, at::TensorList, at::TensorList,
                                      const OptionalTensors&, at::IntArrayRef, double momentum, double eps,
-                                     bool tf32) {
-  return conv_blocks(features, all_readable(weights), scales, shifts, running_means, running_vars, batches,
-                     neighbours, counts, orders, momentum, eps, tf32)[weights.size() - 1];
+                                     bool tf32, at::TensorList biases) {
+  const Tensors saved = conv_blocks(features, all_readable(weights), scales, shifts, running_means, running_vars,
+                                    batches, neighbours, counts, orders, momentum, eps, tf32);
+  move_means(running_means, biases, momentum, features);
+  return saved[weights.size() - 1];
 }
 
 }  // namespace
@@ -404,7 +432,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       "Tensor?[] orders, Tensor[] "
       "back_neighbours, Tensor[] back_counts, Tensor?[] back_orders, int[] back_flipped, float momentum, float "
       "eps, "
-      "bool tf32) -> Tensor",
+      "bool tf32, Tensor[] biases) -> Tensor",
       on_cuda(train_blocks_without_gradient));
 }
 

@@ -88,6 +88,17 @@ WeightShape shape_of(const Tensor& weight, bool transposed) {
 
 namespace {
 
+// What is added to a result before its ReLU, or null.
+const void* residual_of(const std::optional<Tensor>& residual, const Tensor& out) {
+  if (!residual) return nullptr;
+  check_tensor(*residual, "residual", out.scalar_type(), 2);
+  TORCH_CHECK(residual->sizes() == out.sizes(), "residual must be ", out.sizes(), ", has shape ",
+              residual->sizes());
+  check_same_device(*residual, "residual", out, "features");
+  check_aligned(*residual, "residual");
+  return residual->data_ptr();
+}
+
 Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const Tensor& neighbours,
             const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,
             const std::optional<Tensor>& residual, bool relu, bool tf32, const std::optional<Tensor>& order,
@@ -107,18 +118,11 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
     kernel.packed = packed->data_ptr();
   }
   if (bias) check_channels(*bias, "bias", kernel.c_out, features);
-  if (residual) {
-    check_tensor(*residual, "residual", features.scalar_type(), 2);
-    TORCH_CHECK(residual->size(0) == p.table.rows && residual->size(1) == kernel.c_out, "residual must be [",
-                p.table.rows, ", ", kernel.c_out, "], has shape ", residual->sizes());
-    check_same_device(*residual, "residual", features, "features");
-    check_aligned(*residual, "residual");
-  }
   check_aligned(features, "features");
   Tensor out = at::empty({p.table.rows, kernel.c_out}, features.options());
   p.features = features.data_ptr();
   p.bias = optional_pointer<float>(bias);
-  p.residual = residual ? residual->data_ptr() : nullptr;
+  p.residual = residual_of(residual, out);
   p.out = out.data_ptr();
   p.relu = relu;
   Scratch scratch(features);
@@ -294,9 +298,11 @@ Tensor train_conv_without_gradient(const Tensor& features, const Tensor& weight,
 // ---- chains ----------------------------------------------------------------------------------------------------
 
 // The features may be float32 whatever the weights are. counts, orders and tiles are empty or have one for every
-// table. The result is the rows of the last table.
+// table. The last convolution adds the residual, and leaves out its ReLU unless `relu`. The result is the rows of
+// the last table.
 Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
-                  at::TensorList counts, const OptionalTensors& orders, at::TensorList tiles, bool tf32) {
+                  at::TensorList counts, const OptionalTensors& orders, at::TensorList tiles, bool tf32,
+                  const std::optional<Tensor>& residual, bool relu) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   const size_t count = weights.size();
@@ -336,6 +342,8 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
   check_aligned(x, "features");
   chain.features = x.data_ptr();
   Tensor out = at::empty({layers.back().table.rows, c_in}, options);
+  chain.residual = residual_of(residual, out);
+  chain.relu = relu;
   chain.out = out.data_ptr();
   Scratch scratch(features);
   check(run_chain(chain, std::ref(scratch), stream()), "conv_chain");
@@ -364,7 +372,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       on_cuda(train_conv_without_gradient));
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
-      "Tensor?[] orders, Tensor[] tiles, bool tf32) -> Tensor",
+      "Tensor?[] orders, Tensor[] tiles, bool tf32, Tensor? residual=None, bool relu=True) -> Tensor",
       on_cuda(conv_chain));
 }
 

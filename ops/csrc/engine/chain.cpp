@@ -25,6 +25,8 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
     layers[i].relu = true;
   }
   layers[0].wide = chain.wide;
+  layers.back().residual = chain.residual;
+  layers.back().relu = chain.relu;
 
   // ---- results: two buffers in turn, the last one in `out` ----
   const auto bytes = [&](int i) { return int64_t(layers[i].table.rows) * layers[i].c_out * bytes_of(chain.type); };

@@ -153,7 +153,8 @@ struct ChainLayer {
 // Whether the chain's first kernel takes float32 features whatever the type of the weights is.
 bool takes_float32(Scalar type, bool tf32, const ChainLayer& first);
 
-// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it.
+// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. The
+// last one may add a residual, and leave out its ReLU.
 struct Chain {
   Scalar type;  // of weights and results
   bool tf32;
@@ -161,7 +162,9 @@ struct Chain {
   bool wide;  // the features are float32 whatever the type is: takes_float32
   const ChainLayer* layers;
   int count;
-  void* out;  // [rows, c_out] of the last layer
+  const void* residual;  // as out, added before the last ReLU, or null
+  bool relu;             // of the last layer
+  void* out;             // [rows, c_out] of the last layer
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
 
