@@ -44,6 +44,7 @@ def _block(modules: Sequence[nn.Module]) -> FusedBlock | None:
         and type(norm) is nn.BatchNorm1d
         and type(relu) is nn.ReLU
         and not conv.conv1x1
+        and conv.groups == 1
         and are_whole(conv.in_channels, conv.out_channels)
     )
     return FusedBlock(conv, norm, relu) if plain else None  # type: ignore[arg-type]
