@@ -152,8 +152,8 @@ def prepare(
 
 
 def block_diagonal(weight: Tensor, groups: int) -> Tensor:
-    """The weight [V, C_in / groups, C_out] of a convolution with groups as one [V, C_in, C_out] of a
-    convolution without; differentiable.
+    """The weight [V, C_in / groups, C_out] of a convolution with groups as the [V, C_in, C_out] of
+    one without; differentiable.
 
     As in torch, each group of outputs reads its own group of inputs: other weights are zero.
     """

@@ -1,5 +1,7 @@
 """Layers against dense modules with the same weights."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -12,11 +14,13 @@ from millisecond.ops import (
     StridedConv,
     SubmanifoldConv,
     TransposedConv,
+    line_maps,
     strided_map,
     submanifold_map,
 )
+from tests.conftest import CONVOLUTION
 from tests.helpers.dense_oracle import draws, random_sites, read, scatter
-from tests.helpers.sparse import error
+from tests.helpers.sparse import error, poison
 
 SHAPE = (5, 6, 7)
 CONV = {2: functional.conv2d, 3: functional.conv3d}
@@ -212,6 +216,54 @@ def test_is_torchs_convolution(kind, shape, kernel, dilation, channels, dtype, t
     one = torch.ones(layer.weight.shape[0], 1, 1, dtype=torch.float64)
     reached = torchs(layer, active(x).double(), one)
     assert torch.equal(y.coords, (reached[:, 0] > 0).nonzero().int())
+
+
+ON_TENSOR_CORES = [
+    ((4, 9, 8), (size,) * 3, dilation, channels)
+    for size, dilation, channels in (
+        (3, 1, (64, 64, 4)),
+        (3, 2, (128, 128, 128)),
+        (5, 1, (8, 16, 1)),
+        (7, 1, (4, 16, 1)),
+        (7, 1, (8, 16, 2)),
+        (7, 2, (32, 48, 1)),
+        (5, 2, (128, 128, 2)),
+    )
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("index", ["MOST_BYTES", "MOST_BYTES_A_SITE"])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "dilation", "channels"), CUBES + GROUPED + ON_TENSOR_CORES
+)
+@pytest.mark.parametrize("kind", [SubmanifoldConv, StridedConv, TransposedConv])
+def test_on_a_gpu(kind, shape, kernel, dilation, channels, index, dtype, monkeypatch):
+    """As on a CPU in float64, with maps from lines and from bitmaps, and with a kept weight."""
+    monkeypatch.setattr(line_maps, index, 0 if index == "MOST_BYTES" else 1 << 20)
+    layer, x = case_of(kind, shape, kernel, dilation, channels)
+    layer, x = layer.to(dtype), x.replace(x.features.to(dtype))
+    wide, rows = copy.deepcopy(layer).double(), x.features.double().requires_grad_()
+    expected = wide(x.replace(rows))
+    layer, features = layer.cuda(), x.features.cuda().requires_grad_()
+    poison()
+    y = layer(SparseTensor(features, x.coords.cuda(), shape, 2))
+    tolerance = CONVOLUTION[dtype, "highest"]
+    assert torch.equal(y.coords.cpu(), expected.coords)
+    assert error(y.features, expected.features) <= tolerance
+    seen = draws(3, dtype)(*y.features.shape)
+    found = torch.autograd.grad(y.features, [features, *layer.parameters()], seen.cuda())
+    leaves = [rows, *wide.parameters()]
+    wanted = torch.autograd.grad(expected.features, leaves, seen.double())
+    for a, b in zip(found, wanted, strict=True):
+        assert error(a, b) <= 3 * tolerance
+    with torch.no_grad():
+        for factor in (1, 2, 2):  # what is kept of a weight follows its changes
+            for parameter in layer.parameters():
+                parameter *= factor
+            kept = layer(SparseTensor(features, x.coords.cuda(), shape, 2))
+    assert error(kept.features, 4 * expected.features) <= tolerance
 
 
 def test_transposed_windows_of_every_kind():
