@@ -41,7 +41,7 @@ from millisecond.ops.sparse_conv import (
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 FEW = 8  # or this many inputs of a large window, without gradients
-LARGE_WINDOW = range(29, 129)  # offsets
+LARGE_WINDOW = 29  # offsets, at least
 WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
 WIDE_BYTES = 256  # of a row of features of a layer whose rows are in one order
 LINE_BYTES = 128  # of a row of features of the narrower ones, at least
@@ -173,7 +173,7 @@ def _filled_up(volume: int, c_in: int) -> int:
     """Input channels that the tensor cores take, at least these."""
     if c_in == NARROW:
         return c_in
-    if c_in <= FEW and volume in LARGE_WINDOW and not torch.is_grad_enabled():
+    if c_in <= FEW and volume >= LARGE_WINDOW and not torch.is_grad_enabled():
         return FEW
     return c_in + -c_in % TILE
 
