@@ -22,6 +22,7 @@ from millisecond.ops.dispatch import tf32_allowed
 from millisecond.ops.geometry import (
     ConvGeometry,
     check_channels,
+    check_tensor,
     per_axis,
     submanifold_window,
     whole,
@@ -159,6 +160,8 @@ def block_diagonal(weight: Tensor, groups: int) -> Tensor:
     """
     if groups == 1:
         return weight
+    check_tensor("weight", weight, ("V", "C_in", "C_out"))
+    check_channels(weight.shape[:1], weight.shape[1] * groups, weight.shape[2], groups)
     blocks = weight.unflatten(2, (groups, -1)).transpose(2, 3)  # [V, inputs, outputs, groups]
     spread = torch.diag_embed(blocks)  # [V, inputs, outputs, groups of inputs, of outputs]
     return spread.permute(0, 3, 1, 4, 2).flatten(3, 4).flatten(1, 2)
