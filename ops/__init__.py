@@ -49,6 +49,8 @@ from millisecond.ops.layers import (
     SparseTensor,
     StridedConv,
     SubmanifoldConv,
+    TransposedConv,
+    block_diagonal,
 )
 from millisecond.ops.max_pool import sparse_max_pool
 from millisecond.ops.points import (
@@ -98,6 +100,7 @@ __all__ = [
     "SubmanifoldConv",
     "Table",
     "Targets",
+    "TransposedConv",
     "VoxelGrid",
     "Voxels",
     "adamw_update",
@@ -110,6 +113,7 @@ __all__ = [
     "bev_cells",
     "bev_map",
     "bev_spread",
+    "block_diagonal",
     "collect",
     "conv_blocks",
     "decode",

@@ -120,13 +120,21 @@ def check_cells(batch_size: int, shapes: Sequence[Sequence[int]]) -> None:
             )
 
 
-def check_channels(kernel: Sequence[int], in_channels: int, out_channels: int) -> None:
+def check_channels(
+    kernel: Sequence[int], in_channels: int, out_channels: int, groups: int = 1
+) -> None:
     """ValueError unless a weight of these sizes can be."""
+    whole("groups", groups, 1)
     numbers = whole("in_channels", in_channels, 0) * whole("out_channels", out_channels, 0)
     if prod(kernel) * max(numbers, 1) >= MOST_CELLS:
         raise ValueError(
             f"kernel_size: {tuple(kernel)} with {in_channels} and {out_channels} channels has a "
             "weight of 2^60 numbers or more; take a smaller one"
+        )
+    if in_channels % groups or out_channels % groups:
+        raise ValueError(
+            f"groups: {groups} does not divide {in_channels} input and {out_channels} output "
+            "channels; take a number that divides both"
         )
 
 

@@ -22,6 +22,7 @@ from millisecond.ops.dispatch import on_kernels, tf32_allowed
 from millisecond.ops.geometry import (
     ConvGeometry,
     check_channels,
+    check_tensor,
     per_axis,
     submanifold_window,
     whole,
@@ -41,7 +42,7 @@ from millisecond.ops.sparse_conv import (
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 FEW = 8  # or this many inputs of a large window, without gradients
-LARGE_WINDOW = range(29, 129)  # offsets
+LARGE_WINDOW = 29  # offsets, at least
 WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
 WIDE_BYTES = 256  # of a row of features of a layer whose rows are in one order
 LINE_BYTES = 128  # of a row of features of the narrower ones, at least
@@ -92,6 +93,7 @@ def product(
     bias: Tensor | None,  # [C_out]
     kept: PreparedWeight | None = None,  # where gradients are off, of this weight
     outputs_first: bool = False,
+    groups: int = 1,  # of channels; the weight has C_in / groups
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution of a layer; differentiable. Under autocast in its type.
 
@@ -104,13 +106,13 @@ def product(
     elif dtype != features.dtype:
         raise ValueError(f"weight: {dtype}, features are {features.dtype}")
     fill, c_out = on_tensor_cores(features), weight.shape[0 if outputs_first else 2]
-    if kept is None and on_kernels(features):
+    if kept is None and groups == 1 and on_kernels(features):
         c_in = weight.shape[-1 if outputs_first else 1]
         if not fill or are_whole(c_in, c_out):
             weight = _as_it_lies(weight, dtype, outputs_first)
             return mixed_conv(features.contiguous(), weight, kernel_map, bias)
     make = prepare if kept is None else kept
-    ready = make(weight, bias, dtype, fill, outputs_first)
+    ready = make(weight, bias, dtype, fill, outputs_first, groups)
     inputs = ready.weight.shape[1] - features.shape[1]
     if inputs:
         features = pad(features, (0, inputs))
@@ -141,13 +143,19 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool, outputs_first: bool
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    fill: bool,
+    outputs_first: bool,
+    groups: int = 1,
 ) -> Prepared:
     """`fill`: with zeros up to channels that the tensor cores take."""
     if not fill or weight.dtype != torch.float32:  # the tensor cores' kernels round float32
         weight = weight.to(dtype)
     if outputs_first:
         weight = weight.flatten(1, -2).permute(1, 2, 0)
+    weight = block_diagonal(weight, groups)
     volume, c_in, c_out = weight.shape
     inputs, outputs = _filled_up(volume, c_in) - c_in, -c_out % TILE
     if fill and (inputs or outputs):
@@ -156,6 +164,21 @@ def prepare(
     if not weight.is_cpu:  # whose kernels take any strides
         weight = weight.contiguous()
     return Prepared(weight, bias)
+
+
+def block_diagonal(weight: Tensor, groups: int) -> Tensor:
+    """The weight [V, C_in / groups, C_out] of a convolution with groups as the [V, C_in, C_out] of
+    one without; differentiable.
+
+    As in torch, each group of outputs reads its own group of inputs: other weights are zero.
+    """
+    if groups == 1:
+        return weight
+    check_tensor("weight", weight, ("V", "C_in", "C_out"))
+    check_channels(weight.shape[:1], weight.shape[1] * groups, weight.shape[2], groups)
+    blocks = weight.unflatten(2, (groups, -1)).transpose(2, 3)  # [V, inputs, outputs, groups]
+    spread = torch.diag_embed(blocks)  # [V, inputs, outputs, groups of inputs, of outputs]
+    return spread.permute(0, 3, 1, 4, 2).flatten(3, 4).flatten(1, 2)
 
 
 def are_whole(c_in: int, c_out: int) -> bool:
@@ -167,7 +190,7 @@ def _filled_up(volume: int, c_in: int) -> int:
     """Input channels that the tensor cores take, at least these."""
     if c_in == NARROW:
         return c_in
-    if c_in <= FEW and volume in LARGE_WINDOW and not torch.is_grad_enabled():
+    if c_in <= FEW and volume >= LARGE_WINDOW and not torch.is_grad_enabled():
         return FEW
     return c_in + -c_in % TILE
 
@@ -188,14 +211,16 @@ class PreparedWeight:
         dtype: torch.dtype,
         fill: bool,
         outputs_first: bool,
+        groups: int = 1,
     ) -> Prepared:
         """See `prepare`."""
         tensors = [weight] if bias is None else [weight, bias]
         if any(tensor.is_inference() for tensor in tensors):  # nothing tells that these changed
-            return prepare(weight, bias, dtype, fill, outputs_first)
+            return prepare(weight, bias, dtype, fill, outputs_first, groups)
         state = dtype, fill, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
         if self._ready is None or self._state != state:
-            ready = prepare(weight.detach().to(dtype), bias, dtype, fill, outputs_first)
+            weight = weight.detach().to(dtype)
+            ready = prepare(weight, bias, dtype, fill, outputs_first, groups)
             single = None if ready.bias is None else _single(ready.bias)
             packed = pack_weight(ready.weight) if fill else None
             self._state, self._sources = state, [tensor.detach() for tensor in tensors]
@@ -214,7 +239,8 @@ class KeepsWeight(nn.Module):
     bias: Tensor | None
 
     def _draw(self, inputs: int) -> None:
-        """As torch's dense convolutions: Kaiming uniform with a = sqrt(5), fan in = V * C_in."""
+        """As torch's dense convolutions: Kaiming uniform with a = sqrt(5), fan in = V * C_in of a
+        group."""
         bound = 1 / math.sqrt(max(inputs, 1))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -312,15 +338,21 @@ def on_tensor_cores(features: Tensor) -> bool:
 
 
 class Conv(KeepsWeight):
-    """What all convolutions share."""
+    """What all convolutions share; `weight` is [V, C_in / groups, C_out]."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...], bias: bool
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: tuple[int, ...],
+        bias: bool,
+        groups: int = 1,
     ) -> None:
         super().__init__()
-        check_channels(kernel_size, whole("in_channels", in_channels, 1), out_channels)
-        self.kernel_size = kernel_size
-        self.weight = nn.Parameter(torch.empty(math.prod(kernel_size), in_channels, out_channels))
+        check_channels(kernel_size, whole("in_channels", in_channels, 1), out_channels, groups)
+        self.kernel_size, self.groups = kernel_size, groups
+        shape = math.prod(kernel_size), in_channels // groups, out_channels
+        self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
 
@@ -332,21 +364,22 @@ class Conv(KeepsWeight):
         """[N_in, C_in] -> [N_out, C_out]."""
         weight, bias = self.weight, self.bias
         if torch.compiler.is_compiling() or not on_tensor_cores(features):
-            return sparse_conv(features, weight, kernel_map, bias)
-        check_shapes(features, weight, kernel_map, bias, None)
+            return sparse_conv(features, block_diagonal(weight, self.groups), kernel_map, bias)
+        check_shapes(features, weight, kernel_map, bias, None, self.groups)
         kept = None if torch.is_grad_enabled() else self._kept_weight()
-        return product(features, weight, kernel_map, bias, kept)
+        return product(features, weight, kernel_map, bias, kept, groups=self.groups)
 
     def convolve_between(
         self, features: Tensor, kernel_map: KernelMap, inputs: Sites, outputs: Sites
     ) -> Tensor:
         """The same along a map that the sites keep: its rows in an order where that is faster."""
-        channels = self.weight.shape[1], self.weight.shape[2]
+        channels = self.weight.shape[1] * self.groups, self.weight.shape[2]
         return self.convolve(features, ordered(kernel_map, features, channels, inputs, outputs))
 
     def extra_repr(self) -> str:
-        _, in_channels, out_channels = self.weight.shape
-        return f"{in_channels}, {out_channels}, kernel_size={self.kernel_size}"
+        _, inputs, out_channels = self.weight.shape
+        text = f"{inputs * self.groups}, {out_channels}, kernel_size={self.kernel_size}"
+        return text if self.groups == 1 else f"{text}, groups={self.groups}"
 
 
 class SubmanifoldConv(Conv):
@@ -360,9 +393,10 @@ class SubmanifoldConv(Conv):
         dilation: int | Sequence[int] = 1,
         bias: bool = False,
         dims: int = 3,
+        groups: int = 1,
     ) -> None:
         kernel, dilation = submanifold_window(kernel_size, dilation, dims)
-        super().__init__(in_channels, out_channels, kernel, bias)
+        super().__init__(in_channels, out_channels, kernel, bias, groups)
         self.dilation = dilation
 
     def forward(self, x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
@@ -415,9 +449,10 @@ class StridedConv(_OverStridedMap, Conv):
         dilation: int | Sequence[int] = 1,
         bias: bool = False,
         dims: int = 3,
+        groups: int = 1,
     ) -> None:
         geometry = ConvGeometry.of(kernel_size, stride, padding, dilation, dims)
-        super().__init__(in_channels, out_channels, geometry.kernel_size, bias)
+        super().__init__(in_channels, out_channels, geometry.kernel_size, bias, groups)
         self.geometry = geometry
 
     def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
@@ -436,9 +471,10 @@ class InverseConv(Conv):
         kernel_size: int | Sequence[int],
         bias: bool = False,
         dims: int = 3,
+        groups: int = 1,
     ) -> None:
         kernel = per_axis("kernel_size", kernel_size, dims, least=1)
-        super().__init__(in_channels, out_channels, kernel, bias)
+        super().__init__(in_channels, out_channels, kernel, bias, groups)
 
     def forward(
         self, x: SparseTensor, like: SparseTensor, kernel_map: KernelMap | None = None
@@ -448,6 +484,37 @@ class InverseConv(Conv):
             return like.replace(self.convolve(x.features, kernel_map.reversed()))
         back = like.sites.way_back_from(x.sites)
         return like.replace(self.convolve_between(x.features, back, x.sites, like.sites))
+
+
+class TransposedConv(Conv):
+    """Outputs wherever an input reaches, at `input * stride - padding + offset * dilation`, on the
+    grid of torch's ConvTranspose; a generative convolution, whose caller drops the rows that are
+    to be empty."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        bias: bool = False,
+        dims: int = 3,
+        groups: int = 1,
+    ) -> None:
+        geometry = ConvGeometry.of(kernel_size, stride, padding, dilation, dims)
+        super().__init__(in_channels, out_channels, geometry.kernel_size, bias, groups)
+        self.geometry = geometry
+        self.output_padding = per_axis("output_padding", output_padding, dims, least=0)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        sizes = zip(self.output_padding, self.kernel_size, self.geometry.dilation, strict=True)
+        more = [n + (k - 1) * (d - 1) for n, k, d in sizes]  # see `transposed_shape`
+        x.sites.follow(self)
+        outputs, kernel_map = x.sites.strided(self.geometry, True, more)
+        return x.on(outputs, self.convolve_between(x.features, kernel_map, x.sites, outputs))
 
 
 class SparseMaxPool(_OverStridedMap):

@@ -198,7 +198,7 @@ def reached_sites(
 def _fake_reached_sites(coords, batch_size, shape, window) -> tuple[Tensor, Tensor]:
     kernels, strides, dilations = window[:3], window[3:6], window[9:]
     axes = zip(kernels, strides, dilations, strict=True)
-    most = prod(-(-k // s) if d == 1 else (k - 1) * d // s + 1 for k, s, d in axes)
+    most = prod(-(-k // s) if 1 in (s, d) else (k - 1) * d // s + 1 for k, s, d in axes)
     return coords.new_empty(most * coords.shape[0], coords.shape[1]), coords.new_empty(1)
 
 

@@ -10,6 +10,7 @@ one call (foreseen maps). What was not foreseen is built when it is asked for.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
@@ -165,7 +166,7 @@ class Sites:
             # programs change `indices` in place: those made in inference mode would not tell
             with _tracked():
                 if transposed:
-                    made = transposed_map(coords, self.shape, geometry, output_padding)
+                    made = self._transposed_map(coords, geometry, output_padding)
                 else:
                     made = self._strided_map(coords, geometry, both_ways)
             outputs, shape, kernel_map = made
@@ -235,6 +236,22 @@ class Sites:
         if line_maps.too_large(coords, self.batch_size, shapes):
             return line_maps.strided_map(coords, *grid, geometry, both_ways)
         return strided_map(coords, *grid, geometry)
+
+    def _transposed_map(
+        self, coords: Tensor, geometry: ConvGeometry, output_padding: Sequence[int]
+    ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+        """By the maps of strided convolutions, which have kernels, wherever there is one."""
+        shape = transposed_shape(self.shape, geometry, output_padding)
+        apart = strides_apart(self.shape, shape, geometry)
+        if apart is None:
+            return transposed_map_definition(coords, shape, geometry)
+        grid, window = apart
+        coords = coords * coords.new_tensor((1, *geometry.stride))
+        sites = type(self)(coords, grid, self.batch_size, is_sorted=True)
+        outputs, _, (forward, backward) = sites._strided_map(coords, window, both_ways=True)
+        assert backward is not None  # asked for
+        tables = (Table(table.neighbours.flip(0)) for table in (forward, backward))
+        return outputs, shape, KernelMap(*tables)
 
     def _sort(self) -> Ordered:
         coords = self.indices.int().contiguous()
@@ -492,14 +509,29 @@ def transposed_shape(
     return found
 
 
-def transposed_map(
+def strides_apart(
+    shape: Sequence[int], out_shape: Sequence[int], geometry: ConvGeometry
+) -> tuple[tuple[int, ...], ConvGeometry] | None:
+    """A transposed convolution is one of stride 1 over sites that lie its strides apart, with the
+    offsets in reverse order: the grid of these sites, and the window. None where it would need less
+    than no padding, or the grid is too small or too large for the sites."""
+    _, strides, paddings, dilations = geometry
+    reach = [(k - 1) * d for k, d in zip(geometry.kernel_size, dilations, strict=True)]
+    padding = tuple([r - p for r, p in zip(reach, paddings, strict=True)])
+    grid = tuple([n - q + p for n, q, p in zip(out_shape, padding, paddings, strict=True)])
+    last = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    if min(padding) < 0 or max(grid) >= MOST or any(map(operator.ge, last, grid)):
+        return None
+    ones = (1,) * len(grid)
+    return grid, ConvGeometry(geometry.kernel_size, ones, padding, dilations)
+
+
+def transposed_map_definition(
     coords: Tensor,  # [N, 1 + D] int32, sorted
-    shape: Sequence[int],
+    out_shape: tuple[int, ...],
     geometry: ConvGeometry,
-    output_padding: Sequence[int],
 ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
-    """Output coords [M, 1 + D] int32, sorted, their grid, and the map to them."""
-    out_shape = transposed_shape(shape, geometry, output_padding)
+    """Output coords [M, 1 + D] int32, sorted, their grid, and the map to them, in plain torch."""
     reached = reached_outputs(coords, out_shape, geometry, transposed=True)
     outputs, kernel_map = map_of(reached, out_shape, both_ways=True)
     return outputs, out_shape, kernel_map

@@ -94,14 +94,15 @@ def check_shapes(
     kernel_map: KernelMap,
     bias: Tensor | None,
     residual: Tensor | None,
+    groups: int = 1,  # whose weight is [V, C_in / groups, C_out]
 ) -> None:
     """ValueError unless the tensors fit the kernel map and each other."""
     check_features(features, kernel_map)
     offsets, rows = kernel_map.forward.neighbours.shape
-    if weight.ndim != 3 or weight.shape[:2] != (offsets, features.shape[1]):
-        raise ValueError(
-            f"weight: expected [{offsets}, {features.shape[1]}, C_out], got {list(weight.shape)}"
-        )
+    c_in = weight.shape[1] * groups if weight.ndim == 3 else -1
+    if c_in != features.shape[1] or weight.shape[0] != offsets:
+        inputs = features.shape[1] if groups == 1 else f"{features.shape[1]} / {groups}"
+        raise ValueError(f"weight: expected [{offsets}, {inputs}, C_out], got {list(weight.shape)}")
     channels = weight.shape[2]
     for name, tensor, shape in (
         ("weight", weight, None),

@@ -68,7 +68,7 @@ def test_programs_have_the_options(page, command):
 @pytest.mark.parametrize(
     ("page", "printed"),
     [
-        ("operators", "[[0, 0, 1], [0, 1, 1], [0, 1, 2]] torch.Size([1, 64, 3, 3])\n"),
+        ("operators", "[[0, 0, 1], [0, 1, 1], [0, 1, 2]] torch.Size([1, 64, 3, 3])\n12 10\n"),
         ("adding_an_op", "tensor([ 0,  1, -1])\n"),
         ("point_operators", "torch.Size([2, 1024, 19])\ntorch.Size([2048, 16])\n"),
     ],

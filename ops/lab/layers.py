@@ -26,7 +26,8 @@ class Tunable(layers.Conv):
     def convolve(self, features: Tensor, kernel_map: KernelMap | PairMap | LocationMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
         flow = self.flow(features, kernel_map)
-        return sparse_conv(features, self.weight, kernel_map, self.bias, dataflow=flow)
+        weight = layers.block_diagonal(self.weight, self.groups)
+        return sparse_conv(features, weight, kernel_map, self.bias, dataflow=flow)
 
     def flow(
         self, features: Tensor, kernel_map: KernelMap | PairMap | LocationMap
@@ -36,7 +37,9 @@ class Tunable(layers.Conv):
             return None
         if isinstance(self.dataflow, Tuned):
             dtype = product_type(features)
-            return self.dataflow.dataflow(self.KIND, self.weight.shape, dtype, kernel_map)
+            volume, inputs, c_out = self.weight.shape
+            shape = volume, inputs * self.groups, c_out
+            return self.dataflow.dataflow(self.KIND, shape, dtype, kernel_map)
         return self.dataflow
 
 

@@ -36,7 +36,7 @@ MAX_NUM_VOXELS = "max_num_voxels_during_training"
 
 
 class SparseConvolution(KeepsWeight, SparseModule):
-    """A sparse convolution in 2 or 3 dimensions; `weight` is [C_out, *kernel, C_in].
+    """A sparse convolution in 2 or 3 dimensions; `weight` is [C_out, *kernel, C_in / groups].
 
     `indice_key` names the sites and map for layers that share them. `algo`, `fp32_accum` and
     `large_kernel_fast_algo` are accepted: sums are always taken in float32.
@@ -73,8 +73,6 @@ class SparseConvolution(KeepsWeight, SparseModule):
     ):
         super().__init__(name=name)
         kind = type(self).__name__
-        if groups != 1:
-            raise NotImplementedError(f"{kind}: groups is {groups}, there is 1 only")
         self.ndim, self.in_channels, self.out_channels = ndim, in_channels, out_channels
         self.kernel_size = expand_nd(ndim, kernel_size)
         self.stride, self.padding = expand_nd(ndim, stride), expand_nd(ndim, padding)
@@ -87,7 +85,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
         self.record_voxel_count = record_voxel_count
         self._check(kind)
         factory = {"device": device, "dtype": dtype}
-        shape = (out_channels, *self.kernel_size, in_channels)
+        shape = (out_channels, *self.kernel_size, in_channels // groups)
         self.weight = nn.Parameter(torch.empty(shape, **factory))
         self.register_parameter(
             "bias", nn.Parameter(torch.empty(out_channels, **factory)) if bias else None
@@ -105,12 +103,12 @@ class SparseConvolution(KeepsWeight, SparseModule):
         if not self.subm and self.conv1x1 and any(self.padding):
             raise ValueError(f"{kind}: padding is {self.padding}, a kernel of size 1 takes none")
         check_window(self)
-        check_channels(self.kernel_size, self.in_channels, self.out_channels)
+        check_channels(self.kernel_size, self.in_channels, self.out_channels, self.groups)
 
     @property
     def conv1x1(self) -> bool:
         """Whether it is a matrix product of the features alone."""
-        single = self.kernel_volume == 1
+        single = self.kernel_volume == 1 and self.groups == 1
         return single and (self.subm or math.prod(self.stride) == 1)
 
     @property
@@ -124,7 +122,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
 
     def reset_parameters(self) -> None:
         """See `KeepsWeight._draw`."""
-        self._draw(self.in_channels * self.kernel_volume)
+        self._draw(self.in_channels // self.groups * self.kernel_volume)
 
     def is_inverseable(self) -> bool:
         return self.indice_key is not None and not self.subm
@@ -141,7 +139,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
         self,
         training: bool,
         input: SparseConvTensor,
-        weight: Tensor,  # [C_out, *kernel, C_in]
+        weight: Tensor,  # [C_out, *kernel, C_in / groups]
         bias: Tensor | None,  # [C_out]
         add_input: SparseConvTensor | None = None,
         **tuning: Any,
@@ -173,11 +171,13 @@ class SparseConvolution(KeepsWeight, SparseModule):
             out, kernel_map, source, target = self.mapped(input)
             kept = None if torch.is_grad_enabled() else self._kept_weight()
             if are_repeated(source, target):
-                along = lambda rows: product(rows, weight, kernel_map, None, kept, True)  # noqa: E731
+                along = lambda rows: product(  # noqa: E731
+                    rows, weight, kernel_map, None, kept, True, self.groups
+                )
                 features = between(source, target, features, along)
                 features = features if bias is None else features + bias.to(features.dtype)
             else:
-                features = product(features, weight, kernel_map, bias, kept, True)
+                features = product(features, weight, kernel_map, bias, kept, True, self.groups)
             out = out.on(target, features)
             if self.record_voxel_count:
                 self.record(len(target.indices))
@@ -232,6 +232,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         text += f", stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
         text += f", output_padding={self.output_padding}"
+        text = text if self.groups == 1 else f"{text}, groups={self.groups}"
         return text if self.bias is not None else text + ", bias=False"
 
 

@@ -58,6 +58,7 @@ def _modules(modules: Sequence[nn.Module]) -> Modules | None:
         and type(norm) is nn.BatchNorm1d
         and type(relu) is nn.ReLU
         and not conv.conv1x1
+        and conv.groups == 1
         and are_whole(conv.in_channels, conv.out_channels)
     )
     return Modules(conv, norm, relu) if plain else None  # type: ignore[arg-type]

@@ -8,7 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from millisecond.ops import ConvGeometry, bev_map, sparse_conv, strided_map, submanifold_map
+from millisecond.ops import (
+    ConvGeometry,
+    SparseTensor,
+    TransposedConv,
+    bev_map,
+    block_diagonal,
+    sparse_conv,
+    strided_map,
+    submanifold_map,
+)
 from millisecond.ops.boxes import iou_3d, iou_bev, nms, overlap_bev, select_boxes
 from millisecond.ops.max_pool import PlainMaxPool
 from millisecond.ops.points import interpolate
@@ -169,6 +178,35 @@ def test_convolution_with_all_that_may_follow_it(library, dtype):
     assert error(call(table_of(places), given, 0, at(shift), at(more), 1), wanted) <= limit
     flipped = table_of(places, flipped=True)
     assert error(call(flipped, more, 1, None, None, 0), leaf.grad) <= limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_transposed_convolution_with_groups(library, dtype):
+    """As docs/cpp.md makes one of a strided map."""
+    coords = sites()
+    torch.manual_seed(6)
+    layer = TransposedConv(32, 16, 3, stride=2, padding=1, groups=4).to(dtype)
+    features = torch.randn(len(coords), 32).to(dtype)
+    with torch.no_grad():
+        weight = block_diagonal(layer.weight, 4).cuda()
+        wanted = layer.double()(SparseTensor(features.double(), coords, SHAPE, 2))
+    count, room = len(wanted.coords), len(wanted.coords) + 9
+    apart = (coords * torch.tensor([1, 2, 2, 2], dtype=torch.int32)).cuda()
+    reached, places, state = (apart.new_empty(shape) for shape in ((room, 4), (27, room), (4,)))
+    given = features.cuda()
+    window, grid = Window(three(3), three(1), three(1), three(1)), [2 * n - 1 for n in SHAPE]
+    library(
+        "ms_strided_map", at(apart), None, c_int64(len(coords)), 2, three(*grid),
+        ctypes.byref(window), c_int64(room), at(reached), at(places), at(state), on_stream(),
+    )  # fmt: skip
+    assert state.tolist() == [len(coords), count, 0, 0]
+    assert torch.equal(reached[:count].cpu(), wanted.coords)
+    table, found = table_of(places, state[1:2], flipped=True), given.new_empty(room, 16)
+    library(
+        "ms_sparse_conv", TYPES[dtype], at(given), 32, at(weight), 0, 16, ctypes.byref(table), None,
+        None, 0, at(found), on_stream(),
+    )  # fmt: skip
+    assert error(found[:count], wanted.features) <= CONVOLUTION[dtype, "highest"]
 
 
 @pytest.mark.parametrize(("kind", "call"), [(0, overlap_bev), (1, iou_bev), (2, iou_3d)])

@@ -222,9 +222,22 @@ def calls() -> dict:
             ops.load_workspace,
             {"batch_size": 2, "device": torch.device("cpu")},
         ),
-        "SubmanifoldConv": (ops.SubmanifoldConv, layers | {"dilation": 1, "dims": 3}),
-        "StridedConv": (ops.StridedConv, layers | strided),
-        "InverseConv": (ops.InverseConv, layers | {"dims": 3}),
+        "SubmanifoldConv": (
+            ops.SubmanifoldConv,
+            layers | {"dilation": 1, "dims": 3, "groups": 2},
+        ),
+        "StridedConv": (ops.StridedConv, layers | strided | {"groups": 2}),
+        "InverseConv": (ops.InverseConv, layers | {"dims": 3, "groups": 2}),
+        "TransposedConv": (
+            lambda **given: ops.TransposedConv(**given)(
+                ops.SparseTensor(features(), sites(), SHAPE, BATCH)
+            ),
+            layers | strided | {"output_padding": 1, "groups": 2},
+        ),
+        "block_diagonal": (
+            ops.block_diagonal,
+            {"weight": torch.randn(27, 2, 8), "groups": 2},
+        ),
         "SparseMaxPool": (ops.SparseMaxPool, strided),
         "SubMConv3d": (spconv_layer("SubMConv3d", c_in=4, c_out=8), of_spconv()),
         "SparseConv3d": (spconv_layer("SparseConv3d", c_in=4, c_out=8), of_spconv()),

@@ -1,8 +1,11 @@
 """Layers against dense modules with the same weights."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from millisecond.ops import (
     InverseConv,
@@ -10,11 +13,25 @@ from millisecond.ops import (
     SparseTensor,
     StridedConv,
     SubmanifoldConv,
+    TransposedConv,
+    line_maps,
     strided_map,
     submanifold_map,
 )
+from tests.conftest import CONVOLUTION
+from tests.helpers.dense_oracle import draws, random_sites, read, scatter
+from tests.helpers.sparse import error, poison
 
 SHAPE = (5, 6, 7)
+CONV = {2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED = {2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+CUBES = [((9, 8, 7), (size,) * 3, dilation, (3, 4, 1)) for size in (3, 5, 7) for dilation in (1, 2)]
+GROUPED = [  # grid, kernel, dilation, channels and groups
+    ((5, 6, 7), (3, 3, 3), 1, (6, 4, 2)),
+    ((5, 6, 7), (3, 1, 2), 1, (16, 16, 16)),
+    ((9, 8), (4, 3), 2, (3, 6, 3)),
+    ((9, 8), (5, 5), 1, (32, 16, 2)),
+]
 
 
 @pytest.fixture
@@ -141,3 +158,155 @@ def test_no_half_of_a_map_and_no_unknown_way_back(x):
     below = layer(x, coords, shape, kernel_map)
     with pytest.raises(ValueError, match="pass that layer's kernel_map"):
         InverseConv(4, 4, 3)(below, x)
+
+
+# ---- against torch's functions, any window and groups -------------------------------------------
+
+
+def torchs(layer, grid, weight, bias=None, groups=1):
+    """What torch makes of a dense grid by this layer's window and a weight such as the layer's."""
+    dims, kernel = len(layer.kernel_size), layer.kernel_size
+    weight = weight.view(*kernel, weight.shape[1], groups, -1)
+    if isinstance(layer, TransposedConv):
+        weight = weight.movedim((-2, -3, -1), (0, 1, 2)).flatten(0, 1)
+        _, stride, padding, dilation = layer.geometry
+        window = stride, padding, layer.output_padding, groups, dilation
+        return TRANSPOSED[dims](grid, weight, bias, *window)
+    weight = weight.flatten(-2).movedim((-1, -2), (0, 1))
+    if isinstance(layer, StridedConv):
+        return CONV[dims](grid, weight, bias, *layer.geometry[1:], groups)
+    padding = [k // 2 * d for k, d in zip(kernel, layer.dilation, strict=True)]
+    return CONV[dims](grid, weight, bias, 1, padding, layer.dilation, groups)
+
+
+def case_of(kind, shape, kernel, dilation, channels):
+    """A layer with a stride of 2 where it takes one, and its input."""
+    c_in, c_out, groups = channels
+    more = {"dilation": dilation, "bias": True, "dims": len(shape), "groups": groups}
+    if kind is SubmanifoldConv:
+        kernel = tuple(size + 1 - size % 2 for size in kernel)
+    else:
+        more |= {"stride": 2, "padding": tuple(size // 2 * dilation for size in kernel)}
+    torch.manual_seed(1)
+    coords = random_sites(len(kernel), 2, shape, 0.15)
+    features = draws(2)(len(coords), c_in)
+    return kind(c_in, c_out, kernel, **more), SparseTensor(features, coords, shape, 2)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
+@pytest.mark.parametrize(("shape", "kernel", "dilation", "channels"), CUBES + GROUPED)
+@pytest.mark.parametrize("kind", [SubmanifoldConv, StridedConv, TransposedConv])
+def test_is_torchs_convolution(kind, shape, kernel, dilation, channels, dtype, tolerance):
+    """By the definition, in float64, and by the kernels of a CPU."""
+    layer, x = case_of(kind, shape, kernel, dilation, channels)
+    layer, x = layer.to(dtype), x.replace(x.features.to(dtype).requires_grad_())
+    y = layer(x)
+    leaves = [x.features, layer.weight, layer.bias]
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    grid = torchs(layer, scatter(wide[0], x.coords, shape, 2), *wide[1:], layer.groups)
+    assert y.spatial_shape == tuple(grid.shape[2:])
+    expected, seen = read(grid, y.coords), draws(3)(*y.features.shape)
+    assert error(y.features, expected) < tolerance
+    found = torch.autograd.grad(y.features, leaves, seen.to(dtype))
+    for a, b in zip(found, torch.autograd.grad(expected, wide, seen), strict=True):
+        assert error(a, b) < tolerance
+    if kind is SubmanifoldConv:
+        assert y.coords is x.coords
+        return
+    one = torch.ones(layer.weight.shape[0], 1, 1, dtype=torch.float64)
+    reached = torchs(layer, active(x).double(), one)
+    assert torch.equal(y.coords, (reached[:, 0] > 0).nonzero().int())
+
+
+ON_TENSOR_CORES = [
+    ((4, 9, 8), (size,) * 3, dilation, channels)
+    for size, dilation, channels in (
+        (3, 1, (64, 64, 4)),
+        (3, 2, (128, 128, 128)),
+        (5, 1, (8, 16, 1)),
+        (7, 1, (4, 16, 1)),
+        (7, 1, (8, 16, 2)),
+        (7, 2, (32, 48, 1)),
+        (5, 2, (128, 128, 2)),
+    )
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("index", ["MOST_BYTES", "MOST_BYTES_A_SITE"])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "dilation", "channels"), CUBES + GROUPED + ON_TENSOR_CORES
+)
+@pytest.mark.parametrize("kind", [SubmanifoldConv, StridedConv, TransposedConv])
+def test_on_a_gpu(kind, shape, kernel, dilation, channels, index, dtype, monkeypatch):
+    """As on a CPU in float64, with maps from lines and from bitmaps, and with a kept weight."""
+    monkeypatch.setattr(line_maps, index, 0 if index == "MOST_BYTES" else 1 << 20)
+    layer, x = case_of(kind, shape, kernel, dilation, channels)
+    layer, x = layer.to(dtype), x.replace(x.features.to(dtype))
+    wide, rows = copy.deepcopy(layer).double(), x.features.double().requires_grad_()
+    expected = wide(x.replace(rows))
+    layer, features = layer.cuda(), x.features.cuda().requires_grad_()
+    poison()
+    y = layer(SparseTensor(features, x.coords.cuda(), shape, 2))
+    tolerance = CONVOLUTION[dtype, "highest"]
+    assert torch.equal(y.coords.cpu(), expected.coords)
+    assert error(y.features, expected.features) <= tolerance
+    seen = draws(3, dtype)(*y.features.shape)
+    found = torch.autograd.grad(y.features, [features, *layer.parameters()], seen.cuda())
+    leaves = [rows, *wide.parameters()]
+    wanted = torch.autograd.grad(expected.features, leaves, seen.double())
+    for a, b in zip(found, wanted, strict=True):
+        assert error(a, b) <= 3 * tolerance
+    with torch.no_grad():
+        for factor in (1, 2, 2):  # what is kept of a weight follows its changes
+            for parameter in layer.parameters():
+                parameter *= factor
+            kept = layer(SparseTensor(features, x.coords.cuda(), shape, 2))
+    assert error(kept.features, 4 * expected.features) <= tolerance
+
+
+def test_transposed_windows_of_every_kind():
+    """Also with more padding than the window reaches, and with more output padding than stride."""
+    generator = torch.Generator().manual_seed(5)
+    for number in range(40):
+        draw = lambda low, high: torch.randint(low, high, (2,), generator=generator).tolist()  # noqa: E731
+        kernel, stride, padding, dilation = draw(1, 4), draw(1, 4), draw(0, 4), draw(1, 3)
+        layer = TransposedConv(1, 1, kernel, stride, padding, draw(0, 3), dilation, dims=2).double()
+        coords = random_sites(number, 2, (5, 6), 0.3)
+        x = SparseTensor(draws(number)(len(coords), 1), coords, (5, 6), 2)
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        axes = zip((5, 6), stride, padding, reach, layer.output_padding, strict=True)
+        shape = tuple((n - 1) * s - 2 * p + k + more for n, s, p, k, more in axes)
+        if min(shape) < 1:
+            continue
+        y = layer(x)
+        whole = functional.conv_transpose2d(
+            x.dense(), layer.weight.view(1, 1, *kernel), None, stride, 0, 0, 1, dilation
+        )
+        whole = functional.pad(whole, (0, 9, 0, 9))  # rows that only output padding makes
+        cut = whole[..., padding[0] :, padding[1] :][..., : shape[0], : shape[1]]
+        assert y.spatial_shape == shape
+        assert error(y.dense(), cut) < 1e-13
+
+
+def test_the_inverse_of_groups(x):
+    encoder = StridedConv(4, 6, 3, stride=2, padding=1, groups=2)
+    decoder = InverseConv(6, 4, 3, groups=2, bias=True)
+    small = encoder(x)
+    like = TransposedConv(6, 4, 3, 2, 1, (0, 1, 0))
+    grid = torchs(like, small.dense(), decoder.weight, decoder.bias, 2)
+    out = decoder(small, x)
+    torch.testing.assert_close(out.features, read(grid, x.coords), rtol=1e-5, atol=1e-5)
+
+
+def test_groups_draw_their_weights_as_torch_does():
+    layer = StridedConv(16, 32, 3, groups=4)
+    assert layer.weight.shape == (27, 4, 32)
+    assert (27 * 4) ** -0.5 * 0.99 < layer.weight.abs().max() <= (27 * 4) ** -0.5
+    for wrong in ((16, 30), (15, 32)):
+        message = f"groups: 4 does not divide {wrong[0]} input and {wrong[1]} output channels"
+        with pytest.raises(ValueError, match=message):
+            StridedConv(*wrong, 3, groups=4)
+    with pytest.raises(ValueError, match="groups: expected at least 1, got 0"):
+        StridedConv(16, 32, 3, groups=0)

@@ -1,5 +1,5 @@
 // Convolution of 4 or 8 input channels on tensor cores over windows of up to 128 offsets, as the first layer
-// of a U-Net has.
+// of a U-Net has. Larger windows run in pieces.
 //
 // As in narrow.cuh, lane 4 g + j holds the channels of neighbour 4 s + j of row g in step s, and each warp works
 // alone on 16 rows. A row has about a dozen of the 125 offsets. So steps that no row of a warp has are skipped.

@@ -58,12 +58,12 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   route.wide = route.tiles && c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0 &&
                route.precision != Precision::single;
   route.warpgroups = route.wide && has_warpgroups();
-  const bool large =
-      volume > MOST_OFFSETS_NARROW && volume <= LARGE_WINDOW && limits.shared_bytes >= LARGE_WINDOW_BYTES;
+  const bool large = volume > MOST_OFFSETS_NARROW && limits.shared_bytes >= LARGE_WINDOW_BYTES;
   route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
   route.narrow = tensor_cores && c_in == 4 && !route.large_window;
-  const int most = route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;
-  if ((route.tiles || route.narrow) && volume > most) route.pieces = static_cast<int>(divide_up(volume, most));
+  const int most = route.large_window ? LARGE_WINDOW : route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;
+  const bool cut = route.tiles || route.narrow || route.large_window;
+  if (cut && volume > most) route.pieces = static_cast<int>(divide_up(volume, most));
   route.lines = route.tiles && route.precision == Precision::tf32 && c_in == NARROW_PANEL &&
                 c_out == NARROW_PANEL && volume > 1 && volume <= MOST_OFFSETS;
   return route;

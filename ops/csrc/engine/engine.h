@@ -86,7 +86,7 @@ struct Route {
   bool narrow;
   bool large_window;
   bool lines;  // behind the weight in tiles is the same in lines, for rows in an order
-  int pieces;  // that the offsets are cut in: tiles and the narrow kernel take so many at a time
+  int pieces;  // that the offsets are cut in: the kernels on tensor cores take so many at a time
   int multiprocessors;
 };
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out);

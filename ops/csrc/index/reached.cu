@@ -10,10 +10,11 @@ namespace {
 
 __host__ __device__ int64_t cells(const ReachedSites& p) { return int64_t(p.batch) * p.z * p.y * p.x; }
 
-// The output `step` steps before the last one that a site reaches along an axis, -1: none.
+// The output `step` steps before the last one that a site reaches along an axis, -1: none. With stride 1 a step is
+// as long as the dilation.
 __device__ int reached(const Window& w, int axis, int c, int step, int size) {
   const int at = c + w.padding[axis], stride = w.stride[axis], dilation = w.dilation[axis];
-  const int last = at >= 0 ? at / stride : -1, out = last - step;
+  const int last = at >= 0 ? at / stride : -1, out = last - (stride == 1 ? step * dilation : step);
   const int offset = at - out * stride;
   const bool hit = out >= 0 && out < size && offset < w.kernel[axis] * dilation && offset % dilation == 0;
   return hit ? out : -1;
@@ -80,6 +81,7 @@ size_t temporary_bytes(int count) {
 
 int most_reached(const Window& window, int axis) {
   const int kernel = window.kernel[axis], stride = window.stride[axis], dilation = window.dilation[axis];
+  if (stride == 1) return kernel;
   // one after another, if the window has no gaps
   return dilation == 1 ? divide_up(kernel, stride) : (kernel - 1) * dilation / stride + 1;
 }

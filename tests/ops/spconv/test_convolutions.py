@@ -125,6 +125,42 @@ def test_transposed(shape, k, s, p, dilation, output_padding):
     assert_same_gradients(y.features, read(grid, y.indices), leaves)
 
 
+@pytest.mark.parametrize(("c_in", "c_out", "groups"), [(4, 6, 2), (5, 5, 5), (3, 6, 3)])
+@pytest.mark.parametrize("name", ["SubMConv", "SparseConv", "SparseConvTranspose"])
+@pytest.mark.parametrize(("shape", "k"), [((5, 6, 7), 3), ((8, 9), 5), ((8, 9), 1)])
+def test_groups(shape, k, name, c_in, c_out, groups):
+    dims, x = len(shape), sparse(shape, c_in)
+    stride = {} if name == "SubMConv" else {"stride": 2}
+    conv = layer(name, dims, c_in, c_out, k, padding=k // 2, groups=groups, **stride)
+    assert conv.weight.shape == (c_out, *(k,) * dims, c_in // groups)
+    y, window = conv(x), stride | {"padding": k // 2, "groups": groups}
+    weight = conv.weight.movedim(-1, 1)
+    if name == "SparseConvTranspose":
+        weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        grid = TRANSPOSED[dims](grid_of(x), weight, conv.bias, **window)
+    else:
+        grid = CONV[dims](grid_of(x), weight, conv.bias, **window)
+    leaves = [x.features, conv.weight, conv.bias]
+    assert_same_gradients(y.features, read(grid, y.indices), leaves)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+def test_groups_in_a_network_without_gradients(dtype, tolerance):
+    """What is kept of a weight follows its changes."""
+    x = sparse((5, 6, 7), 32)
+    conv = layer("SubMConv", 3, 32, 16, 3, groups=2)
+    network = spconv.SparseSequential(conv, torch.nn.BatchNorm1d(16), torch.nn.ReLU())
+    network = network.to(dtype).eval()
+    for _ in range(2):
+        weight, bias = conv.weight.movedim(-1, 1).double(), conv.bias.double()
+        grid = functional.conv3d(grid_of(x), weight, bias, padding=1, groups=2)
+        wanted = read(grid, x.indices).relu() / (1 + network[1].eps) ** 0.5
+        with torch.no_grad():
+            rows = network(x.replace_feature(x.features.to(dtype))).features
+            conv.weight *= 2
+        assert_same(rows.double(), wanted, tolerance)
+
+
 def test_a_kernel_of_size_one_reads_its_weight_as_spconv_does():
     x = sparse((5, 6, 7))
     conv = layer("SparseConv", 3, C_IN, C_OUT, 1)

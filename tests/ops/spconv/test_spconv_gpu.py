@@ -76,12 +76,22 @@ def test_networks_in_training_and_inference(build, channels, deep):
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
-    ("c_in", "c_out", "kernel"), [(5, 7, 3), (1, 16, 3), (4, 16, 5), (6, 33, 5), (128, 144, 3)]
+    ("c_in", "c_out", "kernel", "groups"),
+    [
+        (5, 7, 3, 1),
+        (1, 16, 3, 1),
+        (4, 16, 5, 1),
+        (6, 33, 5, 1),
+        (6, 33, 5, 3),
+        (128, 144, 3, 1),
+        (128, 144, 3, 8),
+        (32, 32, 7, 32),
+    ],
 )
-def test_convolutions_of_every_width(c_in, c_out, kernel, dtype):
+def test_convolutions_of_every_width(c_in, c_out, kernel, groups, dtype):
     indices, draw = sites(3), draws(0, dtype)
     features = draw(len(indices), c_in)
-    conv = spconv.SubMConv3d(c_in, c_out, kernel, bias=False).to(dtype)
+    conv = spconv.SubMConv3d(c_in, c_out, kernel, groups=groups, bias=False).to(dtype)
     with torch.no_grad():
         expected = run(copy.deepcopy(conv).double(), features, indices, "cpu")
     conv, x = conv.cuda(), features.cuda().requires_grad_()

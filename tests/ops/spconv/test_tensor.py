@@ -191,7 +191,9 @@ WRONG = {
     "spatial_shape: [5, 6, 7], SubMConv1d takes one of 1": lambda e, x: e.SubMConv1d(4, 4, 1)(x),
     "spatial_shape: [5, 6, 7], SparseConv2d takes": lambda e, x: e.SparseConv2d(4, 4, 3)(x),
     "spatial_shape: [5, 6, 7], SparseMaxPool4d takes": lambda e, x: e.SparseMaxPool4d(2)(x),
-    "SubMConv2d: groups is 2": lambda e, x: e.SubMConv2d(4, 4, 3, groups=2),
+    "groups: 3 does not divide 4 input and 6 output channels": lambda e, x: e.SubMConv2d(
+        4, 6, 3, groups=3
+    ),
     "indices: expected [N, 3]": lambda e, x: e.SparseConvTensor(x.features, x.indices, (5, 6), 2),
     "indices: expected int32 or int64": lambda e, x: e.SparseConvTensor(
         x.features, x.indices.float(), SHAPE, 2
