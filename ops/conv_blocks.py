@@ -97,6 +97,7 @@ def train_blocks(
     kernel_maps: Sequence[KernelMap],
     norms: Sequence[Normalisation],  # with all tensors but `batches`, which all have or none has
     biases: Sequence[Tensor] = (),  # of each convolution; they get gradients of zero
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`conv_blocks` on the kernels. A weight may also be spconv's [C_out, *kernel, C_in].
 

@@ -7,7 +7,7 @@ they come from changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.dispatch import tf32_allowed
 from millisecond.ops.layers import are_whole
 from millisecond.ops.rulebook import KernelMap
+from millisecond.ops.sparse_conv import product_type
 from millisecond.ops.spconv.convolution import Activation, SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
 from millisecond.ops.spconv.modules import is_plain
@@ -41,24 +42,26 @@ class Modules(NamedTuple):
 
     conv: SparseConvolution
     norm: nn.BatchNorm1d
-    relu: nn.ReLU
+    relu: nn.ReLU | None  # none at the end of some runs
 
 
 def blocks_in(modules: Sequence[nn.Module]) -> list[Modules | None]:
     """The block that starts at each module, None where its three modules are none."""
-    return [_modules(modules[at : at + 3]) for at in range(len(modules))]
+    found: list[Modules | None] = []
+    for at in range(len(modules)):
+        three = modules[at : at + 3]
+        found.append(block_of(*three) if len(three) == 3 else None)
+    return found
 
 
-def _modules(modules: Sequence[nn.Module]) -> Modules | None:
-    if len(modules) < 3:
-        return None
-    conv, norm, relu = modules
+def block_of(conv: nn.Module, norm: nn.Module, relu: nn.Module | None) -> Modules | None:
+    """The block of these modules, None where they are none."""
     plain = (
         isinstance(conv, SparseConvolution)
         and type(norm) is nn.BatchNorm1d
-        and type(relu) is nn.ReLU
-        and not conv.conv1x1
+        and (relu is None or type(relu) is nn.ReLU)
         and conv.groups == 1
+        and not conv.conv1x1
         and are_whole(conv.in_channels, conv.out_channels)
     )
     return Modules(conv, norm, relu) if plain else None  # type: ignore[arg-type]
@@ -70,37 +73,40 @@ def _is_plain(found: Modules) -> bool:
     return (
         is_plain(conv)
         and is_plain(norm)
-        and is_plain(relu)
+        and (relu is None or is_plain(relu))
         and kind.forward is SparseConvolution.forward
         and kind._conv_forward is SparseConvolution._conv_forward
         and conv.act_type is Activation.None_
     )
 
 
-def run_of(structure: Sequence[Modules | None], at: int, x: SparseConvTensor) -> list[Block]:
-    """The blocks from a module on that can be computed in one call; none: module by module."""
+def run_of(found: Iterable[Modules | None], features: Tensor) -> list[Block]:
+    """The first of these blocks that one call can compute; none: module by module."""
     blocks: list[Block] = []
-    features = x.features
     if features.dtype == torch.float64 or torch.compiler.is_compiling() or features.shape[0] == 0:
         return blocks
-    while at < len(structure):
-        found = structure[at]
-        if found is None or not _is_plain(found):
+    for modules in found:
+        if modules is None or not _is_plain(modules):
             break
-        own = found.conv._parameters
+        conv, norm, _ = modules
+        own = conv._parameters
         if "weight" not in own or "bias" not in own:  # computed from others
             break
-        block = Block(found.conv, own["weight"], own["bias"], Normalisation.of(found.norm))  # type: ignore[arg-type]
+        block = Block(conv, own["weight"], own["bias"], Normalisation.of(norm))  # type: ignore[arg-type]
         if not _goes_on(blocks, block, features.dtype, features.device):
             break
         blocks.append(block)
-        at += 3
     return blocks
 
 
-def run(blocks: Sequence[Block], x: SparseConvTensor) -> SparseConvTensor | None:
-    """The result of the blocks, a ReLU after each; None where a level has too few rows to be
-    normalised, or a site twice."""
+def run(
+    blocks: Sequence[Block],
+    x: SparseConvTensor,
+    residual: Tensor | None = None,
+    relu: bool = True,
+) -> SparseConvTensor | None:
+    """The result of the blocks, a ReLU after each; the last one adds the residual before its ReLU,
+    or has none. None where a level has too few rows to be normalised, or a site twice."""
     out, maps, rows = x.shadow_copy(), [], []
     features = x.features
     for block in blocks:
@@ -112,10 +118,31 @@ def run(blocks: Sequence[Block], x: SparseConvTensor) -> SparseConvTensor | None
         rows.append(kernel_map.forward.neighbours.shape[1])
     if torch.is_grad_enabled() and min(rows) < 2:
         return None
-    out.features = _computed(blocks, features, maps)
+    out.features = _computed(blocks, features, maps, residual, relu)
     for block, count in zip(blocks, rows, strict=True):
         block.layer.record(count)
     return out
+
+
+def run_modules(
+    modules: Sequence[Modules], x: SparseConvTensor, residual: Tensor | None
+) -> SparseConvTensor:
+    """The result of blocks that end as in `run`: in one call, or one by one where that cannot
+    be."""
+    blocks, relu = run_of(modules, x.features), modules[-1].relu is not None
+    whole = len(blocks) == len(modules) and (relu or not torch.is_grad_enabled())
+    if whole and (residual is None or residual.dtype == product_type(x.features)):
+        found = run(blocks, x, residual, relu)
+        if found is not None:
+            return found
+    last = modules[-1]
+    for each in modules:
+        x = each.conv(x)
+        features = each.norm(x.features)
+        if each is last and residual is not None:
+            features = features + residual
+        x = x.replace_feature(features if each.relu is None else each.relu(features))
+    return x
 
 
 # ---- both ---------------------------------------------------------------------------------------
@@ -166,7 +193,8 @@ def _computed(
         residual = None if residual is None else residual.contiguous()
         return _chain(blocks, features)(features, maps, residual, relu)
     _, weights, biases, norms = zip(*blocks, strict=True)
-    return train_blocks(features, weights, maps, norms, () if biases[0] is None else biases)
+    biases = () if biases[0] is None else biases
+    return train_blocks(features, weights, maps, norms, biases, residual)
 
 
 def _chain(blocks: Sequence[Block], features: Tensor) -> ConvChain:

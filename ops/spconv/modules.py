@@ -12,10 +12,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
 from millisecond.ops.spconv.core import SparseConvTensor
+from millisecond.ops.spconv.recipe import following
 
 
 class SparseModule(nn.Module):
-    """A module whose input is a `SparseConvTensor` in a `SparseSequential` too."""
+    """A module whose input is a `SparseConvTensor` in a `SparseSequential` too.
+
+    A program's own follows its recipe where its `forward` has one: see `ops.spconv.recipe`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__module__.startswith(__name__.rpartition(".")[0])
+        if "forward" in cls.__dict__ and not own:
+            cls.forward = following(cls.forward)
 
     def __init__(self, name: str | None = None):
         super().__init__()
@@ -70,7 +80,7 @@ class SparseSequential(SparseModule):
         while at < len(modules):
             module = modules[at]
             if structure[at] is not None and isinstance(input, SparseConvTensor):
-                blocks = fusion.run_of(structure, at, input)
+                blocks = fusion.run_of(structure[at::3], input.features)
                 result = fusion.run(blocks, input) if blocks else None
                 if result is not None:
                     input, at = result, at + 3 * len(blocks)
