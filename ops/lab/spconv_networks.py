@@ -82,6 +82,36 @@ def residual_block(spconv: ModuleType, channels: int, key: str) -> nn.Module:
     return Residual()
 
 
+def residual(spconv: ModuleType, inputs: int = 4) -> nn.Module:
+    """Residual blocks between strided convolutions, as in VoxelResBackBone8x."""
+
+    def block(*arguments: Any, layer: str = "SparseConv3d", **window: Any) -> nn.Module:
+        conv = getattr(spconv, layer)(*arguments, bias=False, **window)
+        return spconv.SparseSequential(conv, norm(arguments[1]), nn.ReLU())
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = block(inputs, 16, 3, layer="SubMConv3d", padding=1, indice_key="subm1")
+            self.levels = nn.ModuleList()
+            for level, width in enumerate((16, 32, 64, 128), start=1):
+                parts = [residual_block(spconv, width, f"res{level}") for _ in range(2)]
+                if level > 1:
+                    padding = (0, 1, 1) if level == 4 else 1
+                    key = {"indice_key": f"down{level}"}
+                    parts.insert(0, block(width // 2, width, 3, stride=2, padding=padding, **key))
+                self.levels.append(spconv.SparseSequential(*parts))
+            self.out = block(128, 128, (3, 1, 1), stride=(2, 1, 1), indice_key="out")
+
+        def forward(self, x: Any) -> Tensor:
+            x = self.stem(x)
+            for level in self.levels:
+                x = level(x)
+            return self.out(x).features
+
+    return Residual()
+
+
 def unet(spconv: ModuleType, channels: int = 32, levels: int = 3, inputs: int = 4) -> nn.Module:
     """Residual blocks, strided convolutions down, inverse ones up, skips added."""
 

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import millisecond.ops.spconv as ours
-from millisecond.ops.lab.spconv_networks import positional_encoding, second, stack, unet
+from millisecond.ops.lab.spconv_networks import (
+    positional_encoding,
+    residual,
+    second,
+    stack,
+    unet,
+)
 from millisecond.ops.lab.timing import Times, by_turns, set_precision, timed
 from millisecond.ops.voxelize import Voxels
 from millisecond.tools.benchmarks.network import hardware
@@ -67,13 +73,14 @@ def available(device: str) -> dict[str, ModuleType]:
 def cases(
     scans: Scans, batches: list[int], channels: list[int], most: int, device: str
 ) -> Iterator[NetworkCase]:
-    """SECOND's encoder, a U-Net, PTv3's positional encoding, and layers of every width."""
+    """SECOND's encoder, a residual one, a U-Net, PTv3's encoding, layers of every width."""
     places = {"KITTI": (scans, KITTI), "360": (simulated_sweeps(4), AROUND)}
     for scan, (clouds, grid) in places.items():
         for batch in batches:
             voxels = clouds.voxels(range(batch), grid, most, device)
             place = scan, voxels, grid.sparse_shape
             yield NetworkCase("SECOND", second, 4, *place)
+            yield NetworkCase("Residual", residual, 4, *place)
             yield NetworkCase("U-Net", unet, 4, *place)
             yield NetworkCase("PTv3 CPE", positional_encoding, 6, *place)
             for width in channels:
