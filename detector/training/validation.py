@@ -29,7 +29,7 @@ from millisecond.detector.config_check import best_overlap
 from millisecond.detector.inference import Detections, build_postprocessor
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.distributed import Processes
-from millisecond.detector.training.loader import batches_of, prepare_worker
+from millisecond.detector.training.loader import batches_of, prepare_worker, workers_for
 from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import StepOutcome
 
@@ -60,6 +60,7 @@ class Validation:
     def __init__(self, dataset: Dataset, config: Config, processes: Processes):
         self.dataset, self.config, self.processes = dataset, config, processes
         self.classes, self.batch_size = config.class_names, config.train.batch_size
+        self.workers = workers_for(config.train.workers, processes)
         self.names = loss_names(self.classes, config.model.velocity)
         self.postprocess = build_postprocessor(config).to(processes.device)
 
@@ -116,7 +117,7 @@ class Validation:
         return DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
-            num_workers=self.config.train.workers,
+            num_workers=self.workers,
             collate_fn=partial(_collate, self.config),
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
