@@ -248,7 +248,7 @@ def test_a_program_ends_with_the_error_though_workers_ignore_signals():
 
 @dataclass(frozen=True)
 class Beside(Processes):
-    """With three others: one of another host, and two of this one, of which one has other cores."""
+    """With three others: on another host, on the same cores of this one, on other cores of it."""
 
     def gather(self, value):
         host, cores = value
