@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from millisecond.data.augment import GroundTruthDatabase
 from millisecond.data.datasets import Dataset
@@ -71,6 +72,8 @@ class Training:
         Returns 0, or the number of the signal that stopped it after a checkpoint. Raises NotFinite,
         having saved the batch, and OSError where the last files cannot be written.
         """
+        if self.processes.first:
+            print(self._chosen())
         try:
             with StopSignal(self.processes) as stop:
                 stopped_by = self._steps(stop)
@@ -86,6 +89,13 @@ class Training:
         finally:
             if self.monitor:
                 self.monitor.close()
+
+    def _chosen(self) -> str:
+        """A line of what `auto` may stand for."""
+        processes = self.processes
+        each = f" in each of {processes.count} processes" * (processes.count > 1)
+        place = f"{self.config.train.precision} on a {_kind(processes.device)}"
+        return f"training in {place}, with {self.workers} workers for the data{each}"
 
     def _steps(self, stop: StopSignal) -> int:
         """All steps that are left; returns the number of the signal that stopped them, or 0."""
@@ -214,12 +224,7 @@ def build_training(
         monitor = Monitor(
             output, state.step, state.validated, total, train.epochs, config.class_names
         )
-    training = Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
-    if processes.first:
-        each = f" in each of {processes.count} processes" * (processes.count > 1)
-        place = f"{train.precision} on a {processes.device.type.upper()}"
-        print(f"training in {place}, with {training.workers} workers for the data{each}")
-    return training
+    return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
 
 
 def _in_precision(config: Config, run: RunIdentity | None, processes: Processes) -> Config:
@@ -229,9 +234,13 @@ def _in_precision(config: Config, run: RunIdentity | None, processes: Processes)
     if run and said == "auto" and (begun := run.config.train.precision) != chosen:
         if processes.first:
             line = f"the training has begun in {begun} and goes on in it"
-            print(f"note: train.precision: auto is {chosen} on a {device.type.upper()}, but {line}")
+            print(f"note: train.precision: auto is {chosen} on a {_kind(device)}, but {line}")
         chosen = precision_on(device, begun)
     return replace(config, train=replace(config.train, precision=chosen))
+
+
+def _kind(device: torch.device) -> str:
+    return "GPU" if device.type == "cuda" else "CPU"
 
 
 def _shared(config: Config, begun: int, processes: Processes) -> Config:
