@@ -91,7 +91,7 @@ class Training:
                 self.monitor.close()
 
     def _chosen(self) -> str:
-        """A line of what `auto` may stand for."""
+        """A line that tells the precision and the workers, chosen by `auto` or not."""
         processes = self.processes
         each = f" in each of {processes.count} processes" * (processes.count > 1)
         place = f"{self.config.train.precision} on a {_kind(processes.device)}"
