@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -131,7 +132,8 @@ def _position(tree: Any, key: str, path: str) -> str | int:
 
 
 def build(kind: Any, value: Any, path: str) -> Any:
-    """The value as `kind`: a dataclass, bool, int, float, str, Literal, tuple or Mapping of these.
+    """The value as `kind`: a dataclass, bool, int, float, str, Literal, tuple or Mapping of these,
+    or `int | Literal["auto"]`: a number, or a word in its place.
 
     Raises ConfigError with the path of the first key that does not fit.
     """
@@ -141,6 +143,15 @@ def build(kind: Any, value: Any, path: str) -> Any:
     if origin is Literal:
         require(value in args, path, f"{shown(value)} is none of {', '.join(map(str, args))}")
         return value
+    if origin in (Union, UnionType):
+        number, words = args
+        if value in get_args(words):
+            return value
+        try:
+            return build(number, value, path)
+        except ConfigError as error:
+            others = ", ".join(get_args(words))
+            raise ConfigError(path, f"{error.problem}, nor {others}") from None
     if origin is tuple:
         return _build_tuple(args, value, path)
     if origin is Mapping:

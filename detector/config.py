@@ -38,6 +38,9 @@ MOST_WORKERS = 512  # processes
 LARGEST_SIDE = 1000  # metres, of an object
 LARGEST_SCALE = 10
 
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 @dataclass(frozen=True)
 class ClassConfig:
@@ -229,7 +232,8 @@ class TrainConfig:
     sampling_off_epochs: last epochs without ground-truth sampling. checkpoint_every and
     validate_every count epochs, keep counts checkpoints. views: so many of each frame are in a
     batch, augmented differently; batch_size counts them. sensor: that scans simulated streets, by
-    name or file, `any` for another one in each street.
+    name or file, `any` for another one in each street. precision, workers: `auto` chooses by the
+    device and by the CPU cores, see `precision_on` and `workers_for` of detector.training.
     """
 
     epochs: int
@@ -241,17 +245,17 @@ class TrainConfig:
     beta2: float
     weight_decay: float
     clip_norm: float
-    precision: Literal["fp32", "bf16", "fp16"]
     accumulate: int
     ema: float
     sampling_off_epochs: int
     sync_batchnorm: bool
     deterministic: bool
-    workers: int
     seed: int
     checkpoint_every: int
     keep: int
     validate_every: int
+    precision: Literal["auto", Precision] = "auto"
+    workers: int | Literal["auto"] = "auto"
     views: int = 1
     sensor: str = "hdl-64e"
 
@@ -261,9 +265,12 @@ class TrainConfig:
             require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
         whole = self.batch_size % self.views == 0
         require(whole, "views", f"{self.views} do not fit a whole number of times into batch_size")
-        for key in ("weight_decay", "sampling_off_epochs", "workers", "seed"):
+        for key in ("weight_decay", "sampling_off_epochs", "seed"):
             require(getattr(self, key) >= 0, key, f"{getattr(self, key)} must not be negative")
-        require(self.workers <= MOST_WORKERS, "workers", f"{self.workers} is over {MOST_WORKERS}")
+        if isinstance(self.workers, int):
+            require(self.workers >= 0, "workers", f"{self.workers} must not be negative")
+            few = self.workers <= MOST_WORKERS
+            require(few, "workers", f"{self.workers} is over {MOST_WORKERS}")
         for key in ("beta2", "ema"):
             require(0 <= getattr(self, key) < 1, key, f"{getattr(self, key)} is not in [0, 1)")
         require(
@@ -273,9 +280,6 @@ class TrainConfig:
         )
         require(self.div_factor >= 1, "div_factor", f"{self.div_factor} must be at least 1")
         require(0 < self.pct_start < 1, "pct_start", f"{self.pct_start} is not between 0 and 1")
-
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)

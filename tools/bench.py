@@ -24,7 +24,7 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 KERNELS = ["fp16", "bf16", "tf32", "fp32"]  # precisions of single operators
 EXAMPLES = {
     "network": "--frames scans/ --device cpu",
-    "train": "--root kitti --set train.workers=8",
+    "train": "--root kitti",
     "scaling": "--root kitti --streets --workers 6 12",
     "spconv": "--frames scans/ --precision fp16",
     "pipeline": "--frames scans/ --plot latency.png",

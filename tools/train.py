@@ -41,7 +41,7 @@ EXAMPLE = """examples:
   millisecond prepare --root kitti
   millisecond train configs/second_kitti.yaml --root kitti --output output/second
   torchrun --nproc-per-node 8 tools/train.py configs/second_kitti.yaml --root kitti \\
-      --output output/second --resume --set train.precision=fp16
+      --output output/second --resume
   millisecond train mine.yaml --root mine --output output/mine --from weights.safetensors
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had

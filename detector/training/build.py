@@ -4,12 +4,14 @@ optimiser and schedule."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from millisecond.detector.config import Config, TrainConfig
+from millisecond.detector.config import Config, Precision, TrainConfig
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.checkpoints import Ema, TrainState
 from millisecond.detector.training.distributed import Processes
@@ -95,6 +97,14 @@ def _shapes(name: str, own: dict[str, Tensor], given: dict[str, Tensor]) -> str:
     return f"{list(own[name].shape)} instead of {list(given[name].shape)}"
 
 
+def precision_on(device: torch.device, precision: Literal["auto", Precision]) -> Precision:
+    """The precision of a training that says so; for `auto` fp16 on a GPU, fp32 on a CPU."""
+    if precision != "auto":
+        return precision
+    # every GPU that the kernels are made for multiplies fp16 faster
+    return "fp16" if device.type == "cuda" else "fp32"
+
+
 EPS = 1e-8  # of AdamW, torch's default
 
 
@@ -107,6 +117,7 @@ def build_trainer(
 ) -> Trainer:
     """A trainer at its first step; the model of rank 0 is the one that all start from."""
     device = processes.device
+    settings = replace(settings, precision=precision_on(device, settings.precision))
     if settings.sync_batchnorm and processes.count > 1:
         if device.type != "cuda":
             raise ValueError("train.sync_batchnorm: true works on GPUs only; set it to false")

@@ -280,16 +280,15 @@ class CheckpointStore:
         return None
 
 
-def begun_by(output: Path, processes: Processes) -> int:
-    """The number of processes that have begun the run in a folder; these where there is none."""
+def begun_run(output: Path, processes: Processes) -> RunIdentity | None:
+    """The run that has begun in a folder; None where there is none."""
     store = CheckpointStore(output / "checkpoints", 1)
 
     def identity() -> RunIdentity | None:
         newest = store.newest(lambda _: None)  # `RunFolder.restore` will tell of damaged ones
         return RunIdentity.from_metadata(newest.identity) if newest else None
 
-    run = processes.of_first(identity)
-    return run.processes if run else processes.count
+    return processes.of_first(identity)
 
 
 def read(path: Path) -> Checkpoint:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,6 +30,24 @@ from millisecond.data.frame import Batch, Frame, Frames, collate
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
 from millisecond.detector.training.distributed import Processes
+
+MOST = 24  # workers that `auto` starts: simulated streets need 21 of them beside an H200
+
+
+def workers_for(wanted: int | Literal["auto"], processes: Processes) -> int:
+    """How many workers this process has, as `train.workers` says; every process must call.
+
+    `auto`: none where the network trains on the CPU, whose cores it needs itself. Beside a GPU one
+    for each core but one, of the cores that this process may use: processes of the same host with
+    the same cores share them.
+    """
+    if wanted != "auto":
+        return wanted
+    if processes.device.type == "cpu":
+        return 0
+    own = platform.node(), os.sched_getaffinity(0)
+    together = processes.gather(own).count(own)
+    return min(max(len(own[1]) // together - 1, 1), MOST)
 
 
 def prepare_worker(_) -> None:

@@ -118,10 +118,10 @@ def advice(outcome: TrainingOutcome, config: Config) -> list[str]:
     if outcome.validations:
         lines += _of_anchors(outcome.validations[-1], config)
     if outcome.waited > WAITING:
-        lines.append(
-            f"{outcome.waited:.0%} of the time went by waiting for data: train.workers="
-            f"{max(2 * config.train.workers, 1)}, while there are CPU cores for them"
-        )
+        workers, more = config.train.workers, "more CPU cores help"  # auto: all cores have one
+        if isinstance(workers, int):
+            more = f"train.workers={max(2 * workers, 1)}, while there are CPU cores for them"
+        lines.append(f"{outcome.waited:.0%} of the time went by waiting for data: {more}")
     return lines
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from millisecond.data.augment import GroundTruthDatabase
 from millisecond.data.datasets import Dataset
@@ -16,13 +17,18 @@ from millisecond.data.files import make_folder
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
 from millisecond.detector.models.second import build_second
-from millisecond.detector.training.build import build_trainer, fix_randomness, start_from
+from millisecond.detector.training.build import (
+    build_trainer,
+    fix_randomness,
+    precision_on,
+    start_from,
+)
 from millisecond.detector.training.checkpoints import (
     BEST,
     WEIGHTS,
     RunFolder,
     RunIdentity,
-    begun_by,
+    begun_run,
 )
 from millisecond.detector.training.distributed import NOT_FINITE, Processes, StopSignal
 from millisecond.detector.training.loader import (
@@ -30,6 +36,7 @@ from millisecond.detector.training.loader import (
     TrainingFrames,
     batches_of,
     training_loader,
+    workers_for,
 )
 from millisecond.detector.training.losses import build_criterion, loss_names
 from millisecond.detector.training.monitor import Meters, Monitor, draw_first_frames, say
@@ -57,6 +64,7 @@ class Training:
         self.config, self.trainer, self.state = config, trainer, trainer.state
         self.frames, self.sampler, self.validation = frames, sampler, validation
         self.folder, self.monitor, self.processes = folder, monitor, processes
+        self.workers = workers_for(config.train.workers, processes)
 
     def run(self) -> int:
         """Trains on, and exports the weights at the end.
@@ -64,6 +72,8 @@ class Training:
         Returns 0, or the number of the signal that stopped it after a checkpoint. Raises NotFinite,
         having saved the batch, and OSError where the last files cannot be written.
         """
+        if self.processes.first:
+            print(self._chosen())
         try:
             with StopSignal(self.processes) as stop:
                 stopped_by = self._steps(stop)
@@ -80,12 +90,19 @@ class Training:
             if self.monitor:
                 self.monitor.close()
 
+    def _chosen(self) -> str:
+        """A line that tells the precision and the workers, chosen by `auto` or not."""
+        processes = self.processes
+        each = f" in each of {processes.count} processes" * (processes.count > 1)
+        place = f"{self.config.train.precision} on a {_kind(processes.device)}"
+        return f"training in {place}, with {self.workers} workers for the data{each}"
+
     def _steps(self, stop: StopSignal) -> int:
         """All steps that are left; returns the number of the signal that stopped them, or 0."""
         train, state, trainer = self.config.train, self.state, self.trainer
-        names, workers = self.config.class_names, train.workers
+        names, device = self.config.class_names, self.processes.device
         self.sampler.first_step = state.step
-        loader = training_loader(self.frames, self.sampler, names, workers, self.processes.device)
+        loader = training_loader(self.frames, self.sampler, names, self.workers, device)
         losses = loss_names(names, self.config.model.velocity)
         meters = Meters(trainer, losses, self.monitor)
         with batches_of(loader) as batches:
@@ -179,7 +196,9 @@ def build_training(
     run and `resume` is not said, or one that was made otherwise.
     """
     processes.of_first(partial(make_folder, output))
-    begun = begun_by(output, processes) if resume else processes.count
+    run = begun_run(output, processes) if resume else None
+    begun = run.processes if run else processes.count
+    config = _in_precision(config, run, processes)
     identity = _identity(config, frames, processes, begun)
     config = _shared(config, begun, processes)
     train = config.train
@@ -206,6 +225,22 @@ def build_training(
             output, state.step, state.validated, total, train.epochs, config.class_names
         )
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
+
+
+def _in_precision(config: Config, run: RunIdentity | None, processes: Processes) -> Config:
+    """The configuration with the precision that `auto` stands for: of the run, if it goes on."""
+    said, device = config.train.precision, processes.device
+    chosen = precision_on(device, said)
+    if run and said == "auto" and (begun := run.config.train.precision) != chosen:
+        if processes.first:
+            line = f"the training has begun in {begun} and goes on in it"
+            print(f"note: train.precision: auto is {chosen} on a {_kind(device)}, but {line}")
+        chosen = precision_on(device, begun)
+    return replace(config, train=replace(config.train, precision=chosen))
+
+
+def _kind(device: torch.device) -> str:
+    return "GPU" if device.type == "cuda" else "CPU"
 
 
 def _shared(config: Config, begun: int, processes: Processes) -> Config:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from millisecond.detector.config_check import best_overlap
 from millisecond.detector.inference import Detections, build_postprocessor
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.distributed import Processes
-from millisecond.detector.training.loader import batches_of, prepare_worker
+from millisecond.detector.training.loader import batches_of, prepare_worker, workers_for
 from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import StepOutcome
 
@@ -60,8 +60,12 @@ class Validation:
     def __init__(self, dataset: Dataset, config: Config, processes: Processes):
         self.dataset, self.config, self.processes = dataset, config, processes
         self.classes, self.batch_size = config.class_names, config.train.batch_size
+        self.workers = workers_for(config.train.workers, processes)
         self.names = loss_names(self.classes, config.model.velocity)
         self.postprocess = build_postprocessor(config).to(processes.device)
+        # every validation of so many frames asks for the same
+        self._truth = cache(lambda frames: [dataset.labels(index) for index in range(frames)])
+        self._anchored: dict[int, np.ndarray] = {}
 
     def __call__(
         self,
@@ -77,8 +81,10 @@ class Validation:
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
         found: dict[int, Labels] = {}
-        capped, truth = 0, []
-        total = torch.zeros(len(self.names), dtype=torch.float64)
+        truth, device = [], self.processes.device
+        # summed on the device: the boxes alone make the host wait
+        total = torch.zeros(len(self.names), dtype=torch.float64, device=device)
+        capped = torch.zeros((), dtype=torch.int64, device=device)
         share = range(self.processes.rank, frames, self.processes.count)
         indices = iter(share)
         with evaluating(model), batches_of(self._loader(share)) as batches:
@@ -88,8 +94,8 @@ class Validation:
                 if batch is None:
                     continue
                 predictions, losses, dropped = forward(model, batch)
-                total += losses.flat().cpu() * len(part)  # sync: so do the boxes below
-                capped += int(dropped[1])
+                total += losses.flat() * len(part)
+                capped += dropped[1]
                 truth.append(
                     torch.cat((batch.boxes[..., :7], batch.labels[..., None]), 2).flatten(0, 1)
                 )
@@ -100,8 +106,10 @@ class Validation:
                         frame.calibration,
                         frame.image_shape,
                     )
-        anchored = anchored_boxes(self.config, torch.cat(truth) if truth else torch.zeros(0, 8))
-        return self._gather(frames, total, capped, found, anchored)
+        if frames not in self._anchored:
+            boxes = torch.cat(truth) if truth else torch.zeros(0, 8)
+            self._anchored[frames] = anchored_boxes(self.config, boxes)
+        return self._gather(frames, total.cpu(), int(capped), found, self._anchored[frames])
 
     def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
         """What a model finds in one frame."""
@@ -116,7 +124,7 @@ class Validation:
         return DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
-            num_workers=self.config.train.workers,
+            num_workers=self.workers,
             collate_fn=partial(_collate, self.config),
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
@@ -156,7 +164,7 @@ class Validation:
         if isinstance(self.dataset, FolderDataset):  # of any classes
             least = {name: MIN_OVERLAP.get(name, OTHER_OVERLAP) for name in self.classes}
         known = [name for name in self.classes if name in least]
-        truth = [self.dataset.labels(index) for index in order]
+        truth = self._truth(len(order))
         return evaluate([detections[index] for index in order], truth, known, least)
 
 

@@ -81,6 +81,9 @@ def test_overrides_are_typed_like_the_file():
         ("train.learning_rate=1", ["train.learning_rate", "'lr'"]),
         ("train.num_workers=1", ["train.num_workers", "'workers'"]),
         ("train.workers=100000", ["train.workers", "512"]),
+        ("train.workers=-1", ["train.workers", "negative"]),
+        ("train.workers=all", ["train.workers", "'all' is not a whole number, nor auto"]),
+        ("train.precision=int8", ["train.precision", "'int8' is none of auto, fp32, bf16, fp16"]),
         ("train.seed=99999999999999999999", ["train.seed", "beyond"]),
         ("train.lr=" + "9" * 400, ["train.lr", "not a number"]),
         ("train.lr=" + "9" * 5000, ["cannot be read"]),
@@ -153,8 +156,11 @@ def test_least_memory_is_that_of_the_network():
         assert together < maps < 4 * together
 
 
-def test_every_key_is_required():
+def test_every_key_without_a_default_is_required():
     tree = yaml.safe_load(KITTI.read_text())
+    without = {key: tree["train"].pop(key) for key in ("precision", "workers")}
+    assert without == {"precision": "auto", "workers": "auto"}
+    assert parse_config(yaml.safe_dump(tree)) == load_config(KITTI)
     for section in ("grid", "loss", "postprocess", "augment", "train"):
         for key in tree[section]:
             smaller = {**tree, section: {k: v for k, v in tree[section].items() if k != key}}

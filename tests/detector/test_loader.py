@@ -1,6 +1,7 @@
 import multiprocessing
+import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 
 from millisecond.data.simulator import simulate
 from millisecond.detector.config import parse_config
+from millisecond.detector.training.build import precision_on
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import (
     AHEAD,
+    MOST,
     PREFETCH,
     OrderedLoader,
     StepSampler,
@@ -18,6 +21,7 @@ from millisecond.detector.training.loader import (
     batches_of,
     prepare_worker,
     training_loader,
+    workers_for,
 )
 from tests.helpers.minute_training import CONFIG
 from tests.helpers.warm_processes import WarmProcess
@@ -240,3 +244,29 @@ def test_a_program_ends_with_the_error_though_workers_ignore_signals():
         said, _ = process.communicate(timeout=180)
         assert process.returncode == 1
         assert said.splitlines()[-1] == "RuntimeError: broken"
+
+
+@dataclass(frozen=True)
+class Beside(Processes):
+    """With three others: on another host, on the same cores of this one, on other cores of it."""
+
+    def gather(self, value):
+        host, cores = value
+        return [value, (f"{host}2", cores), value, (host, {100, 101})]
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "workers"),
+    [(16, Processes, 15), (16, Beside, 7), (2, Processes, 1), (1, Beside, 1), (128, Beside, MOST)],
+)
+def test_workers_by_the_cores_of_a_gpus_process(monkeypatch, cores, processes, workers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert workers_for("auto", processes(0, 1, torch.device("cuda"))) == workers
+    assert workers_for(3, processes(0, 1, torch.device("cuda"))) == 3
+    assert workers_for("auto", processes(0, 1, CPU)) == 0  # the network needs the cores
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cuda", "fp16"), ("cpu", "fp32")])
+def test_precision_by_the_device(device, precision):
+    assert precision_on(torch.device(device), "auto") == precision
+    assert precision_on(torch.device(device), "bf16") == "bf16"

@@ -1,6 +1,7 @@
 """What a training says at its end: read from a log, here of made-up numbers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from millisecond.detector.config import load_config
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 
 CONFIG = load_config(
-    Path(__file__).parents[2] / "configs/second_kitti.yaml"
-)  # 80 epochs, 4 workers; a car needs 0.6
+    Path(__file__).parents[2] / "configs/second_kitti.yaml", ["train.workers=4"]
+)  # 80 epochs; a car needs 0.6
 
 
 def log(aps, losses, recall=0.9, waited=0.01) -> list[dict]:
@@ -96,6 +97,9 @@ def test_anchors_that_reach_few_boxes(recall, lines):
 def test_waiting_for_data_asks_for_workers():
     (line,) = advised([(40, 40)], [1], waited=0.35)
     assert line.startswith("35% of the time") and "train.workers=8" in line
+    chosen = replace(CONFIG, train=replace(CONFIG.train, workers="auto"))
+    (line,) = advice(outcome_of(log([(40, 40)], [1], waited=0.35)), chosen)
+    assert line.startswith("35% of the time") and line.endswith("more CPU cores help")
 
 
 def test_a_log_with_a_line_half_written(tmp_path):

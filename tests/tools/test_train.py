@@ -7,12 +7,14 @@ from shutil import copytree
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from millisecond.data.metric.kitti import evaluate
 from millisecond.detector.training.checkpoints import read
+from millisecond.detector.weights import load_weights
 from millisecond.tools.evaluate import main as evaluate_program
 from millisecond.tools.prepare import main as prepare
 from millisecond.tools.report import parse as parse_report
@@ -103,6 +105,28 @@ def test_same_seed_gives_the_same_bits(minute, tmp_path, options):
     for name in ("a", "b"):
         assert main(arguments(minute, tmp_path / name, *settings)) == 0
     assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+
+def test_auto_goes_on_in_the_precision_of_the_run(minute, tmp_path, capsys):
+    """Without a last checkpoint, the last epoch gives the same bits again; what is written names
+    the precision that it was."""
+    begun = arguments(minute, tmp_path / "run", "--set", "train.epochs=2")
+    assert main([*begun, "train.precision=fp16"]) == 0
+    capsys.readouterr()
+    copytree(tmp_path / "run", tmp_path / "again")
+    (tmp_path / "again" / "checkpoints" / f"step_{8:09}.safetensors").unlink()
+    begun[begun.index("--output") + 1] = str(tmp_path / "again")
+    assert main([*begun, "train.precision=auto", "train.workers=auto", "--resume"]) == 0
+    note, place, *_ = capsys.readouterr().out.splitlines()
+    assert note.startswith("note: train.precision: auto is fp32 on a CPU") and "in fp16" in note
+    assert place == "training in fp16 on a CPU, with 0 workers for the data"
+    assert_same_weights(tmp_path / "run", tmp_path / "again")
+    config, _ = load_weights(tmp_path / "again" / "weights.safetensors")
+    assert config.train.precision == "fp16"
+    begun[begun.index("--output") + 1] = str(tmp_path / "anew")
+    assert main([*begun, "train.precision=auto"]) == 0
+    checkpoint = read(tmp_path / "anew" / "checkpoints" / f"step_{8:09}.safetensors")
+    assert yaml.safe_load(checkpoint.identity["config"])["train"]["precision"] == "fp32"
 
 
 def test_not_finite_loss_stops(minute, tmp_path, capsys):
@@ -216,7 +240,8 @@ def test_a_training_ends_with_what_was_reached_and_what_comes_next(
     assert main(arguments(minute, output, "--resume")) == 0
     out = capsys.readouterr().out
     lines = out.replace(" \\\n", " ").splitlines()
-    assert re.fullmatch(r"trained 5 epochs, 20 steps, in 0:\d\d:\d\d.*", lines[0])
+    assert lines[0] == "training in fp32 on a CPU, with 0 workers for the data"
+    assert re.fullmatch(r"trained 5 epochs, 20 steps, in 0:\d\d:\d\d.*", lines[1])
     validations = [line for line in read_log(output) if "validation/total" in line]
     epochs = {0.4: 2, 0.8: 4, 1.0: 5}  # of the share of the steps
     for name in ("Car", "Cyclist"):

@@ -24,6 +24,7 @@ from millisecond.detector.training.loader import (
     TrainingFrames,
     batches_of,
     training_loader,
+    workers_for,
 )
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.training.trainer import Indexed, Trainer
@@ -84,6 +85,7 @@ class _Run:
         self.config, self.device = config, device
         self.processes = Processes(0, 1, device)
         train = config.train
+        self.workers = workers_for(train.workers, self.processes)
         self.sampler = StepSampler(len(frames), train.batch_size, 1, train.seed, self.processes)
         self.frames = TrainingFrames(config, frames, database)
         model, criterion = build_second(config), build_criterion(config)
@@ -92,7 +94,7 @@ class _Run:
 
     def batches(self) -> AbstractContextManager[Iterator[Batch]]:
         """Augmented batches as training gets them."""
-        names, workers = self.config.class_names, self.config.train.workers
+        names, workers = self.config.class_names, self.workers
         return batches_of(training_loader(self.frames, self.sampler, names, workers, self.device))
 
     def first_batch(self) -> Batch:
