@@ -193,12 +193,13 @@ cudaError_t run_select(SelectJob job, Velocities velocities, bool per_class, con
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
-// sums = convolution of the features, out = relu(batch norm of sums by their own statistics). Rows that the table
-// does not count are left as they are.
+// sums = convolution of the features, out = relu(batch norm of sums by their own statistics + residual). Rows that
+// the table does not count are left as they are.
 struct Block {
   Weight weight;
   const void* features;
-  void *sums, *out;  // [rows, c_out]
+  const void* residual;  // as out, or null
+  void *sums, *out;      // [rows, c_out]
   OffsetTable table;
   const float *scale, *shift;         // [c_out], as all that follow
   float *running_mean, *running_var;  // moved
@@ -222,6 +223,8 @@ struct BlockBackward {
   WeightStrides of_weight_strides;
   WeightGradientPlan plan;
   float *of_scale, *of_shift;
+  const void* out;    // [rows, c_out]: the result of a block with a residual, else null
+  void* of_residual;  // [rows, c_out], where there was one
 };
 // The gradient of the weight is computed on the branch, which waits for its inputs: the blocks before this one
 // need not wait for it. The caller joins the branch before its memory is used again. The memory allocated for one
