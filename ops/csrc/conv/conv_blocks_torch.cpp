@@ -227,6 +227,7 @@ std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& featur
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
   std::vector<Tensor> gradients = joint ? joint_gradients(weights, scales) : std::vector<Tensor>(1 + 3 * blocks);
+  if (residual) gradients.emplace_back();
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
@@ -255,14 +256,6 @@ std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& featur
     const Tensor& sums = saved[blocks + i];
     mean -= weight.c_out;
     check_kept(of_out, sums, table, weight.c_out, x);
-    const void* out = nullptr;
-    void* of_residual = nullptr;
-    if (residual && i + 1 == blocks) {
-      check_kept(of_out, saved[i], table, weight.c_out, x);
-      out = saved[i].data_ptr();
-      gradients.push_back(empty(sums.sizes(), sums.options()));
-      of_residual = gradients.back().data_ptr();
-    }
     check_channels(scales[i], "scale", weight.c_out, x);
     check_channels(shifts[i], "shift", weight.c_out, x);
     const bool wanted = i > 0 || wants_features;
@@ -286,29 +279,20 @@ std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& featur
     for (Tensor* parameter : {&of_scale, &of_shift})
       if (!parameter->defined()) *parameter = empty(scales[i].sizes(), scales[i].options());
     shared.next_call();
-    check(block_backward(type, tf32,
-                         {weight,
-                          of_out.data_ptr(),
-                          sums.data_ptr(),
-                          x.data_ptr(),
-                          x.size(0),
-                          table,
-                          back,
-                          scales[i].data_ptr<float>(),
-                          shifts[i].data_ptr<float>(),
-                          mean,
-                          mean + channels,
-                          eps,
-                          of_sums[i].data_ptr(),
-                          wanted ? of_features.data_ptr() : nullptr,
-                          of_weight.data_ptr<float>(),
-                          strides_of(of_weight, false),
-                          plans[i],
-                          of_scale.data_ptr<float>(),
-                          of_shift.data_ptr<float>(),
-                          out,
-                          of_residual},
-                         std::ref(scratch), stream(), fork.branch(std::ref(shared))),
+    ResultGradient of_result = {of_out.data_ptr()};
+    if (residual && i + 1 == blocks) {
+      check_kept(of_out, saved[i], table, weight.c_out, x);
+      gradients.back() = empty(sums.sizes(), sums.options());
+      of_result.out = saved[i].data_ptr();
+      of_result.of_residual = gradients.back().data_ptr();
+    }
+    check(block_backward(
+              type, tf32,
+              {weight, of_result, sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean, mean + channels, eps,
+               of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr, of_weight.data_ptr<float>(),
+               strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
+              std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     scratch.next_call(LARGE);
     of_out = of_features;

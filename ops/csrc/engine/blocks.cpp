@@ -24,12 +24,12 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
                            cudaStream_t stream, const Branch& branch) {
   const int64_t rows = p.table.rows, channels = p.weight.c_out;
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
-  cudaError_t error =
-      batch_norm_relu_backward(type,
-                               {rows, static_cast<int>(channels), p.table.count, p.gradient, channels, p.sums,
-                                p.scale, p.shift, p.mean, p.inv_std, p.of_scale, p.of_shift, p.of_sums,
-                                static_cast<float*>(allocate(floats * sizeof(float))), p.out, p.of_residual},
-                               stream);
+  cudaError_t error = batch_norm_relu_backward(
+      type,
+      {rows, static_cast<int>(channels), p.table.count, p.of_result.gradient, channels, p.sums, p.scale, p.shift,
+       p.mean, p.inv_std, p.of_scale, p.of_shift, p.of_sums, static_cast<float*>(allocate(floats * sizeof(float))),
+       p.of_result.out, p.of_result.of_residual},
+      stream);
   if (error == cudaSuccess) error = cudaEventRecord(branch.event, stream);
   if (error == cudaSuccess) error = cudaStreamWaitEvent(branch.stream, branch.event, 0);
   if (error != cudaSuccess) return error;

@@ -209,10 +209,17 @@ struct Block {
 };
 cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate& allocate, cudaStream_t stream);
 
+struct ResultGradient {
+  const void* gradient;         // [rows, c_out], as all that follow
+  const void* out = nullptr;    // the result of a block with a residual, else null
+  void* of_residual = nullptr;  // where there was one
+};
+
 struct BlockBackward {
-  Weight weight;                // as in the forward pass, but packed for the way back
-  const void *gradient, *sums;  // [rows, c_out]
-  const void* features;         // [source_rows, c_in]
+  Weight weight;  // as in the forward pass, but packed for the way back
+  ResultGradient of_result;
+  const void* sums;      // [rows, c_out]
+  const void* features;  // [source_rows, c_in]
   int64_t source_rows;
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
   const float *scale, *shift, *mean, *inv_std;
@@ -223,8 +230,6 @@ struct BlockBackward {
   WeightStrides of_weight_strides;
   WeightGradientPlan plan;
   float *of_scale, *of_shift;
-  const void* out;    // [rows, c_out]: the result of a block with a residual, else null
-  void* of_residual;  // [rows, c_out], where there was one
 };
 // The gradient of the weight is computed on the branch, which waits for its inputs: the blocks before this one
 // need not wait for it. The caller joins the branch before its memory is used again. The memory allocated for one
