@@ -50,13 +50,16 @@ def conv_blocks(
     weights: Sequence[Tensor],  # [V, C_in, C_out] each
     kernel_maps: Sequence[KernelMap],  # all with counts or all without
     norms: Sequence[torch.nn.BatchNorm1d],  # in training mode
+    residual: Tensor | None = None,  # [N_out, C_out] of the last
 ) -> Tensor:  # [N_out, C_out] of the last
     """features = relu(norm(conv(features))) for every weight in turn. Differentiable.
+
+    The last block adds the residual before its ReLU; the residual may be the features themselves.
 
     Rows are normalised by their own mean and variance, so every map needs two output rows or more.
     The running statistics of `norms`, which share momentum and eps, move on as they do in their own
     forward. Rows that a map does not count hold anything. Under autocast features and weights are
-    cast to its dtype.
+    cast to its dtype, and so is the residual.
     """
     if not len(weights) == len(kernel_maps) == len(norms):
         raise ValueError(
@@ -72,11 +75,18 @@ def conv_blocks(
                 f"weights[{number}]: expected [V, C_in, {norm.num_features}] for its norm, got "
                 f"{list(weight.shape)}"
             )
+    if residual is not None:
+        shape = kernel_maps[-1].forward.neighbours.shape[1], norms[-1].num_features
+        same_device(features=features, residual=residual)
+        if residual.shape != shape:
+            raise ValueError(f"residual: expected {list(shape)}, got {list(residual.shape)}")
     if not on_kernels(features):
-        return conv_blocks_definition(features, weights, kernel_maps, norms)
+        return conv_blocks_definition(features, weights, kernel_maps, norms, residual)
     if torch.compiler.is_compiling():
-        return _traceable(features.to(product_type(features)), weights, kernel_maps, norms)
-    return train_blocks(features, weights, kernel_maps, [Normalisation.of(norm) for norm in norms])
+        features = features.to(product_type(features))
+        return _traceable(features, weights, kernel_maps, norms, residual)
+    parts = [Normalisation.of(norm) for norm in norms]
+    return train_blocks(features, weights, kernel_maps, parts, residual=residual)
 
 
 def conv_blocks_definition(
@@ -84,11 +94,22 @@ def conv_blocks_definition(
     weights: Sequence[Tensor],
     kernel_maps: Sequence[KernelMap],
     norms: Sequence[torch.nn.BatchNorm1d],
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`conv_blocks` in plain torch."""
-    for weight, kernel_map, norm in zip(weights, kernel_maps, norms, strict=True):
-        features = torch.relu(norm(sparse_conv(features, weight, kernel_map)))
+    ends = _ends(len(weights), residual)
+    for weight, kernel_map, norm, end in zip(weights, kernel_maps, norms, ends, strict=True):
+        features = _activated(norm(sparse_conv(features, weight, kernel_map)), end)
     return features
+
+
+def _ends(count: int, residual: Tensor | None) -> list[Tensor | None]:
+    """What each of so many blocks adds before its ReLU."""
+    return [None] * (count - 1) + [residual]
+
+
+def _activated(normal: Tensor, residual: Tensor | None) -> Tensor:
+    return torch.relu(normal if residual is None else normal + residual.to(normal.dtype))
 
 
 def train_blocks(
@@ -97,7 +118,7 @@ def train_blocks(
     kernel_maps: Sequence[KernelMap],
     norms: Sequence[Normalisation],  # with all tensors but `batches`, which all have or none has
     biases: Sequence[Tensor] = (),  # of each convolution; they get gradients of zero
-    residual: Tensor | None = None,
+    residual: Tensor | None = None,  # contiguous, at a multiple of 16 bytes
 ) -> Tensor:
     """`conv_blocks` on the kernels. A weight may also be spconv's [C_out, *kernel, C_in].
 
@@ -129,6 +150,7 @@ def train_blocks(
         eps[0],
         tf32_allowed(),
         biases,
+        None if residual is None else residual.to(features.dtype),
     )
 
 
@@ -137,13 +159,15 @@ def _traceable(
     weights: Sequence[Tensor],
     kernel_maps: Sequence[KernelMap],
     norms: Sequence[torch.nn.BatchNorm1d],
+    residual: Tensor | None,
 ) -> Tensor:
     """The same layer by layer: torch.compile takes no operator that writes to lists of tensors."""
-    for weight, kernel_map, norm in zip(weights, kernel_maps, norms, strict=True):
+    ends = _ends(len(weights), residual)
+    for weight, kernel_map, norm, end in zip(weights, kernel_maps, norms, ends, strict=True):
         if kernel_map.forward.count is not None:
             raise NotImplementedError("kernel_maps: with counts they cannot be compiled")
         sums = mixed_conv(features, weight, kernel_map, None)
-        features = torch.relu(norm(sums).to(features.dtype))
+        features = _activated(norm(sums).to(features.dtype), end)
     return features
 
 
@@ -171,12 +195,14 @@ def _fake_conv_blocks(
 @fake("conv_blocks_backward")
 def _fake_conv_blocks_backward(
     gradient, features, weights, scales, shifts, saved, neighbours, counts, back_neighbours,
-    back_counts, back_orders, back_flipped, eps, wants_features, *_,
+    back_counts, back_orders, back_flipped, eps, wants_features, tf32=False, overwrite=False,
+    residual=False,
 ) -> list[Tensor]:  # fmt: skip
     of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
     of_weights = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
     of_scales, of_shifts = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
-    return [of_features, *of_weights, *of_scales, *of_shifts]
+    of_residual = [torch.empty_like(saved[len(weights) - 1])] if residual else []
+    return [of_features, *of_weights, *of_scales, *of_shifts, *of_residual]
 
 
 @fake("train_blocks")

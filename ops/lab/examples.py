@@ -352,7 +352,9 @@ def conv_blocks(scene: Scene) -> Iterator[Call]:
         x = scene.random(sources(kernel_map), c_in, dtype=dtype)
         weight = scene.random(27, c_in, c_out, dtype=torch.float32)
         norm = nn.BatchNorm1d(c_out).to(scene.device)
-        ops.conv_blocks(x, [weight], [kernel_map], [norm]).sum().backward()
+        residual = scene.random(kernel_map.forward.neighbours.shape[1], c_out, dtype=dtype)
+        for added in (None, residual):
+            ops.conv_blocks(x, [weight], [kernel_map], [norm], added).sum().backward()
     if scene.small:
         _conv_blocks_with_counts(scene)
 

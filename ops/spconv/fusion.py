@@ -189,8 +189,8 @@ def _computed(
     relu: bool = True,
 ) -> Tensor:
     features = features.contiguous()
+    residual = None if residual is None else residual.contiguous()
     if not torch.is_grad_enabled():
-        residual = None if residual is None else residual.contiguous()
         return _chain(blocks, features)(features, maps, residual, relu)
     _, weights, biases, norms = zip(*blocks, strict=True)
     biases = () if biases[0] is None else biases

@@ -27,18 +27,19 @@ def test_gradients(device, backend):
     maps = [same, same, strided_map(coords, SHAPE, 2, ConvGeometry.of(3, 2, 1))[2]]
     draw = draws(2, torch.float32)
     shapes = [(27, c_in, c_out) for c_in, c_out in pairwise(CHANNELS)]
-    leaves = [draw(len(coords), 4), *(draw(*shape) / 10 for shape in shapes)]
+    residual = draw(maps[-1].forward.neighbours.shape[1], CHANNELS[-1])
+    leaves = [draw(len(coords), 4), residual, *(draw(*shape) / 10 for shape in shapes)]
     leaves = [leaf.to(device).requires_grad_() for leaf in leaves]
 
-    def run(features, weights, norms):
-        return 2 * conv_blocks(1.5 * features, weights, maps, norms).tanh()
+    def run(features, residual, weights, norms):
+        return 2 * conv_blocks(1.5 * features, weights, maps, norms, residual).tanh()
 
     results = []
     for call in (run, torch.compile(run, backend=backend, fullgraph=True)):
         norms = [torch.nn.BatchNorm1d(c, momentum=0.01).to(device) for c in CHANNELS[1:]]
         inputs = leaves + [p for norm in norms for p in norm.parameters()]
         for _ in range(2):
-            out = call(leaves[0], leaves[1:], norms)
+            out = call(*leaves[:2], leaves[2:], norms)
             seen = torch.linspace(-1, 1, out.numel(), device=device).view_as(out)
             first = torch.autograd.grad(out, inputs, seen, retain_graph=True)
             second = torch.autograd.grad(out, inputs, seen)

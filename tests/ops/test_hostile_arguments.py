@@ -198,10 +198,14 @@ def calls() -> dict:
             {"one": torch.randn(2, 3, 4, 5), "other": torch.randn(2, 3, 4, 5)},
         ),
         "conv_blocks": (
-            lambda one, weight: ops.conv_blocks(
-                one, [weight], [the_map()], [torch.nn.BatchNorm1d(8)]
+            lambda one, weight, residual: ops.conv_blocks(
+                one, [weight], [the_map()], [torch.nn.BatchNorm1d(8)], residual
             ),
-            {"one": features(), "weight": torch.randn(27, 4, 8)},
+            {
+                "one": features(),
+                "weight": torch.randn(27, 4, 8),
+                "residual": features(channels=8),
+            },
         ),
         "ConvChain": (
             lambda one, weight, bias: ops.ConvChain([weight], [bias])(one, [the_map()]),

@@ -166,7 +166,7 @@ class TestWrappersOnFakes:
         pooled.sum().backward()
         weights = [torch.zeros(27, 16, 16, requires_grad=True) for _ in range(2)]
         norms = [torch.nn.BatchNorm1d(16) for _ in range(2)]
-        out = ops.conv_blocks(features, weights, [above.submanifold] * 2, norms)
+        out = ops.conv_blocks(features, weights, [above.submanifold] * 2, norms, features)
         assert out.shape == (10, 16)  # as its autograd
 
     @pytest.mark.parametrize("grad", [True, False])

@@ -384,8 +384,10 @@ def test_opcheck_of_the_chain(opcheck_case):
     )
 
 
-def test_opcheck_of_the_blocks(opcheck_case):
+@pytest.mark.parametrize("added", [False, True])
+def test_opcheck_of_the_blocks(opcheck_case, added):
     features, weight, bias, table, _ = opcheck_case
+    residual = torch.rand_like(features) if added else None
     scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
     blocks = ([weight] * 2, [scale] * 2, [bias] * 2)
     batches = [torch.tensor(n).cuda() for n in (2, 5)]
@@ -393,20 +395,22 @@ def test_opcheck_of_the_blocks(opcheck_case):
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")  # never compiled
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks.default,
-        (features, *blocks, *statistics, [table, table], [], [], 0.01, 1e-3),
+        (features, *blocks, *statistics, [table, table], [], [], 0.01, 1e-3, False, residual),
         test_utils=checks,
     )
     saved = torch.ops.millisecond.conv_blocks(
-        features, *blocks, *statistics, [table, table], [], [], 0.01, 1e-3
+        features, *blocks, *statistics, [table, table], [], [], 0.01, 1e-3, False, residual
     )
+    back = features, features, *blocks, saved, *[[table] * 2, []] * 2, [], [1, 1], 1e-3, True
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks_backward.default,
-        (features, features, *blocks, saved, *[[table] * 2, []] * 2, [], [1, 1], 1e-3, True),
+        (*back, False, False, residual is not None),
         test_utils=checks,
     )
     tables = [table, table], [], []
+    rest = [1, 1], 0.01, 1e-3, False, [bias] * 2, residual
     torch.library.opcheck(
         torch.ops.millisecond.train_blocks.default,
-        (features, *blocks, *statistics, *tables, *tables, [1, 1], 0.01, 1e-3, False, [bias] * 2),
+        (features, *blocks, *statistics, *tables, *tables, *rest),
         test_utils=checks,
     )

@@ -34,4 +34,7 @@ inline Tensor readable(const Tensor& weight) { return weight.dim() == 3 ? weight
 // Such a weight, of the features' type or float32; the first two kinds may have any strides.
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features);
 
+// What is added to a result before its ReLU, or null.
+const void* residual_of(const std::optional<Tensor>& residual, const Tensor& out);
+
 }  // namespace millisecond

@@ -25,6 +25,7 @@ struct BatchNormForward {
   void* out;                          // [rows, channels]
   int64_t out_stride;
   float* workspace;
+  const void* residual = nullptr;  // [rows, channels], added before the ReLU, or null
 };
 cudaError_t batch_norm_relu(Scalar type, const BatchNormForward& p, cudaStream_t stream);
 
@@ -39,6 +40,8 @@ struct BatchNormBackward {
   float *of_scale, *of_shift;                   // [channels]
   void* of_x;                                   // [rows, channels]; may be the gradient or x
   float* workspace;
+  const void* out = nullptr;    // [rows, channels]: the result of a forward with a residual, else null
+  void* of_residual = nullptr;  // [rows, channels], where there was one
 };
 cudaError_t batch_norm_relu_backward(Scalar type, const BatchNormBackward& p, cudaStream_t stream);
 

@@ -23,11 +23,14 @@ __device__ __forceinline__ float through_relu(T gradient, float argument) {
   return to_float(from_float<T>(argument)) > 0.0f ? to_float(gradient) : 0.0f;
 }
 
-template <typename T, int V>
+// RESIDUAL: the sign of the result, which no sum tells, is read from `out`, and the part of the gradient that ReLU
+// passes on is written to of_residual.
+template <typename T, int V, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, 2)
     sums_kernel(const Rows<const T> gradient, const T* __restrict__ x, const float* __restrict__ mean,
                 const float* __restrict__ inv_std, const float* __restrict__ scale,
-                const float* __restrict__ shift, float2* __restrict__ partial, const Partition most) {
+                const float* __restrict__ shift, float2* __restrict__ partial, const Partition most,
+                const T* __restrict__ out, T* __restrict__ of_residual) {
   const Partition p = most.counted();
   if (blockIdx.x >= p.chunks) return;
   const Share<V> share(p);
@@ -41,14 +44,27 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int i = 0; i < V; ++i) factor[i] *= slope[i];
   }
-  for_rows<T, V, 2>(share, p, {gradient, {x, p.channels}}, [&](int64_t, const Pack<T, V>(&pack)[2]) {
+  constexpr int SOURCES = RESIDUAL ? 3 : 2;
+  Rows<const T> sources[SOURCES] = {gradient, {x, p.channels}};
+  if constexpr (RESIDUAL) sources[2] = {out, p.channels};
+  for_rows<T, V, SOURCES>(share, p, sources, [&](int64_t row, const Pack<T, V>(&pack)[SOURCES]) {
+    Pack<T, V> passed;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const float value = to_float(pack[1].value[i]);
-      const float g = through_relu(pack[0].value[i], normalised(value, centre[i], factor[i], offset[i]));
+      float argument;
+      if constexpr (RESIDUAL) {
+        argument = to_float(pack[2].value[i]);
+      } else {
+        argument = normalised(value, centre[i], factor[i], offset[i]);
+      }
+      const float g = through_relu(pack[0].value[i], argument);
       sums.word[i] += g;
       sums.word[V + i] += g * ((value - centre[i]) * slope[i]);
+      if constexpr (RESIDUAL) passed.value[i] = from_float<T>(g);
     }
+    if constexpr (RESIDUAL)
+      *reinterpret_cast<Pack<T, V>*>(of_residual + row * p.channels + share.channel) = passed;
   });
   merge_lines<V>(sums, share, p, partial);
 }
@@ -114,6 +130,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   const float rows = float(p.rows);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
+    if (b.out) offset[i] = INFINITY;  // the gradient has been through the ReLU: all of it passes
     const float slope = __ldg(b.inv_std + share.channel + i);
     factor[i] *= slope;
     along[i] *= slope / rows;
@@ -133,25 +150,31 @@ __global__ void __launch_bounds__(THREADS, 2)
   });
 }
 
+template <typename T, int V, bool RESIDUAL>
+void run_backward(BatchNormBackward p, const Partition& partition, cudaStream_t stream) {
+  const dim3 grid(partition.chunks, partition.tiles);
+  const Rows<const T> gradient{static_cast<const T*>(p.gradient), p.gradient_stride};
+  float2* const partial = reinterpret_cast<float2*>(p.workspace);
+  sums_kernel<T, V, RESIDUAL><<<grid, THREADS, 0, stream>>>(
+      gradient, static_cast<const T*>(p.x), p.mean, p.inv_std, p.scale, p.shift, partial, partition,
+      static_cast<const T*>(p.out), static_cast<T*>(p.of_residual));
+  if (RESIDUAL) p.gradient = p.of_residual, p.gradient_stride = p.channels;
+  if (partition.has_few()) {
+    gradient_kernel<T, V, true><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+  } else {
+    const int blocks = divide_up(p.channels, MERGE_THREADS / WARP);
+    merge_sums_kernel<<<blocks, MERGE_THREADS, 0, stream>>>(p, partial, partition);
+    gradient_kernel<T, V, false><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+  }
+}
+
 }  // namespace
 
 cudaError_t batch_norm_relu_backward(Scalar type, const BatchNormBackward& p, cudaStream_t stream) {
   return launch(type, p.rows, p.channels, p.count, [&](auto zero, auto width, const Partition& partition) {
     using T = decltype(zero);
     constexpr int V = decltype(width)::value;
-    const dim3 grid(partition.chunks, partition.tiles);
-    const Rows<const T> gradient{static_cast<const T*>(p.gradient), p.gradient_stride};
-    const T* const x = static_cast<const T*>(p.x);
-    float2* const partial = reinterpret_cast<float2*>(p.workspace);
-    sums_kernel<T, V>
-        <<<grid, THREADS, 0, stream>>>(gradient, x, p.mean, p.inv_std, p.scale, p.shift, partial, partition);
-    if (partition.has_few()) {
-      gradient_kernel<T, V, true><<<grid, THREADS, 0, stream>>>(p, partial, partition);
-    } else {
-      const int blocks = divide_up(p.channels, MERGE_THREADS / WARP);
-      merge_sums_kernel<<<blocks, MERGE_THREADS, 0, stream>>>(p, partial, partition);
-      gradient_kernel<T, V, false><<<grid, THREADS, 0, stream>>>(p, partial, partition);
-    }
+    p.out ? run_backward<T, V, true>(p, partition, stream) : run_backward<T, V, false>(p, partition, stream);
   });
 }
 

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 }
 
 // FEW_CHUNKS: moments are not merged yet.
-template <typename T, int V, bool FEW_CHUNKS>
+template <typename T, int V, bool FEW_CHUNKS, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, 2)
     normalise_kernel(const BatchNormForward p, const float2* __restrict__ partial, const Partition most) {
   const Partition part = most.counted();
@@ -130,17 +130,34 @@ __global__ void __launch_bounds__(THREADS, 2)
   load_channels(offset, p.shift, share.channel);
 #pragma unroll
   for (int i = 0; i < V; ++i) slope[i] *= factor[i];
-  const Rows<const T> x = {static_cast<const T*>(p.x), part.channels};
-  for_rows<T, V, 1>(share, part, {x}, [&](int64_t row, const Pack<T, V>(&pack)[1]) {
+  constexpr int SOURCES = RESIDUAL ? 2 : 1;
+  Rows<const T> sources[SOURCES] = {{static_cast<const T*>(p.x), part.channels}};
+  if constexpr (RESIDUAL) sources[1] = {static_cast<const T*>(p.residual), part.channels};
+  for_rows<T, V, SOURCES>(share, part, sources, [&](int64_t row, const Pack<T, V>(&pack)[SOURCES]) {
     Pack<T, V> y;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const float normal = normalised(to_float(pack[0].value[i]), centre[i], slope[i], offset[i]);
+      float normal = normalised(to_float(pack[0].value[i]), centre[i], slope[i], offset[i]);
+      if constexpr (RESIDUAL) normal += to_float(pack[1].value[i]);
       // a comparison that is false for NaN, so that NaN passes through as in torch.relu
       y.value[i] = from_float<T>(normal < 0.0f ? 0.0f : normal);
     }
     *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(p.out) + row * p.out_stride + share.channel) = y;
   });
+}
+
+template <typename T, int V, bool RESIDUAL>
+void run_forward(const BatchNormForward& p, const Partition& partition, cudaStream_t stream) {
+  const dim3 grid(partition.chunks, partition.tiles);
+  float2* const partial = reinterpret_cast<float2*>(p.workspace);
+  moments_kernel<T, V><<<grid, THREADS, 0, stream>>>(static_cast<const T*>(p.x), partial, partition);
+  if (partition.has_few()) {
+    normalise_kernel<T, V, true, RESIDUAL><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+  } else {
+    const int blocks = divide_up(p.channels, MERGE_THREADS / WARP);
+    merge_moments_kernel<T><<<blocks, MERGE_THREADS, 0, stream>>>(p, partial, partition);
+    normalise_kernel<T, V, false, RESIDUAL><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+  }
 }
 
 }  // namespace
@@ -154,16 +171,7 @@ cudaError_t batch_norm_relu(Scalar type, const BatchNormForward& p, cudaStream_t
   return launch(type, p.rows, p.channels, p.count, [&](auto zero, auto width, const Partition& partition) {
     using T = decltype(zero);
     constexpr int V = decltype(width)::value;
-    const dim3 grid(partition.chunks, partition.tiles);
-    float2* const partial = reinterpret_cast<float2*>(p.workspace);
-    moments_kernel<T, V><<<grid, THREADS, 0, stream>>>(static_cast<const T*>(p.x), partial, partition);
-    if (partition.has_few()) {
-      normalise_kernel<T, V, true><<<grid, THREADS, 0, stream>>>(p, partial, partition);
-    } else {
-      const int blocks = divide_up(p.channels, MERGE_THREADS / WARP);
-      merge_moments_kernel<T><<<blocks, MERGE_THREADS, 0, stream>>>(p, partial, partition);
-      normalise_kernel<T, V, false><<<grid, THREADS, 0, stream>>>(p, partial, partition);
-    }
+    p.residual ? run_forward<T, V, true>(p, partition, stream) : run_forward<T, V, false>(p, partition, stream);
   });
 }
 

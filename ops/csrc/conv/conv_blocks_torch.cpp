@@ -65,11 +65,12 @@ std::vector<const void*> packed_weights(const Tensor& features, at::TensorList w
 
 // Training blocks one feeding the next, in one call for the host's sake. Returns outs and sums of all blocks, one
 // kind after the other, and their means and inverse deviations, [2, channels of all blocks]. Moves the running
-// statistics, and the numbers of batches where there are any.
+// statistics, and the numbers of batches where there are any. The last block adds the residual before its ReLU.
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
                                 at::TensorList batches, at::TensorList neighbours, at::TensorList counts,
-                                const OptionalTensors& orders, double momentum, double eps, bool tf32) {
+                                const OptionalTensors& orders, double momentum, double eps, bool tf32,
+                                const std::optional<Tensor>& residual) {
   const size_t blocks = weights.size();
   TORCH_CHECK(blocks > 0, "weights must hold one tensor at least");
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
@@ -101,9 +102,10 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     Tensor sums = empty({table.rows, weight.c_out}, x.options()), out = empty(sums.sizes(), x.options());
     check(block_forward(
               type, tf32,
-              {weight, x.data_ptr(), sums.data_ptr(), out.data_ptr(), table, scales[i].data_ptr<float>(),
-               shifts[i].data_ptr<float>(), running_means[i].data_ptr<float>(), running_vars[i].data_ptr<float>(),
-               counter_of(batches, i, x), mean, mean + channels, momentum, eps},
+              {weight, x.data_ptr(), i + 1 == blocks ? residual_of(residual, out) : nullptr, sums.data_ptr(),
+               out.data_ptr(), table, scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(),
+               running_means[i].data_ptr<float>(), running_vars[i].data_ptr<float>(), counter_of(batches, i, x),
+               mean, mean + channels, momentum, eps},
               std::ref(scratch), stream()),
           "conv_blocks");
     scratch.next_call(LARGE);
@@ -207,15 +209,15 @@ std::vector<Tensor> joint_gradients(at::TensorList weights, at::TensorList scale
   return gradients;
 }
 
-// Their gradients: of the features (empty unless wanted), then of weights, scales and shifts of all blocks.
-// overwrite: the sums among saved are not needed any more, their gradients may take their place. joint: gradients
-// of small parameters share an allocation, which an operator's results may not.
+// Their gradients: of the features (empty unless wanted), then of weights, scales and shifts of all blocks, then
+// of the residual if there was one. overwrite: the sums among saved are not needed any more, their gradients may
+// take their place. joint: gradients of small parameters share an allocation, which an operator's results may not.
 std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
                                     at::TensorList scales, at::TensorList shifts, at::TensorList saved,
                                     at::TensorList neighbours, at::TensorList counts,
                                     at::TensorList back_neighbours, at::TensorList back_counts,
                                     const OptionalTensors& back_orders, at::IntArrayRef back_flipped, double eps,
-                                    bool wants_features, bool tf32, bool overwrite, bool joint) {
+                                    bool wants_features, bool tf32, bool overwrite, bool residual, bool joint) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 2 * blocks + 1 &&
                   neighbours.size() == blocks && back_neighbours.size() == blocks &&
@@ -225,6 +227,7 @@ std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& featur
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
   std::vector<Tensor> gradients = joint ? joint_gradients(weights, scales) : std::vector<Tensor>(1 + 3 * blocks);
+  if (residual) gradients.emplace_back();
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
@@ -276,9 +279,16 @@ std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& featur
     for (Tensor* parameter : {&of_scale, &of_shift})
       if (!parameter->defined()) *parameter = empty(scales[i].sizes(), scales[i].options());
     shared.next_call();
+    ResultGradient of_result = {of_out.data_ptr()};
+    if (residual && i + 1 == blocks) {
+      check_kept(of_out, saved[i], table, weight.c_out, x);
+      gradients.back() = empty(sums.sizes(), sums.options());
+      of_result.out = saved[i].data_ptr();
+      of_result.of_residual = gradients.back().data_ptr();
+    }
     check(block_backward(
               type, tf32,
-              {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+              {weight, of_result, sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
                scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean, mean + channels, eps,
                of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr, of_weight.data_ptr<float>(),
                strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
@@ -296,9 +306,11 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                                          at::TensorList neighbours, at::TensorList counts,
                                          at::TensorList back_neighbours, at::TensorList back_counts,
                                          const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
-                                         double eps, bool wants_features, bool tf32, bool overwrite) {
+                                         double eps, bool wants_features, bool tf32, bool overwrite,
+                                         bool residual) {
   return blocks_backward(gradient, features, weights, scales, shifts, saved, neighbours, counts, back_neighbours,
-                         back_counts, back_orders, back_flipped, eps, wants_features, tf32, overwrite, false);
+                         back_counts, back_orders, back_flipped, eps, wants_features, tf32, overwrite, residual,
+                         false);
 }
 
 // ---- with autograd ---------------------------------------------------------------------------------------------
@@ -329,6 +341,7 @@ struct Rest : torch::CustomClassHolder {
   std::vector<int64_t> back_flipped;
   double momentum, eps;
   bool tf32;
+  bool residual;  // whether the last block adds one
 };
 
 Tensors all_readable(at::TensorList weights) {
@@ -340,12 +353,12 @@ Tensors all_readable(at::TensorList weights) {
 struct Blocks : torch::autograd::Function<Blocks> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& features, at::TensorList weights,
                         at::TensorList scales, at::TensorList shifts, at::TensorList biases,
-                        const c10::intrusive_ptr<Rest>& rest) {
+                        const std::optional<Tensor>& residual, const c10::intrusive_ptr<Rest>& rest) {
     static const auto blocks = operator_of<decltype(conv_blocks)>("millisecond::conv_blocks");
     const at::AutoDispatchBelowADInplaceOrView guard;
     const Tensors saved = blocks.call(features, all_readable(weights), scales, shifts, rest->running_means,
                                       rest->running_vars, rest->batches, rest->neighbours, rest->counts,
-                                      rest->orders, rest->momentum, rest->eps, rest->tf32);
+                                      rest->orders, rest->momentum, rest->eps, rest->tf32, residual);
     move_means(rest->running_means, biases, rest->momentum, features);
     Tensors kept = {features};
     for (const at::TensorList list : {weights, scales, shifts, at::TensorList(saved)})
@@ -371,13 +384,19 @@ struct Blocks : torch::autograd::Function<Blocks> {
       return function(gradients[0], kept[0], all_readable(kind(0)), kind(1), kind(2),
                       at::TensorList(kept).slice(1 + 3 * blocks), rest->neighbours, rest->counts,
                       rest->back_neighbours, rest->back_counts, rest->back_orders, rest->back_flipped, rest->eps,
-                      wants_features, rest->tf32, overwrite, more...);
+                      wants_features, rest->tf32, overwrite, rest->residual, more...);
     };
     const auto by_name = [&](auto&&... arguments) { return backward.call(arguments...); };
     Tensors found = is_watched(gradients[0]) ? call(by_name) : call(blocks_backward, true);
     if (!wants_features) found[0] = Tensor();
+    Tensor of_residual;
+    if (rest->residual) {
+      of_residual = std::move(found.back());
+      found.pop_back();
+    }
     if (context->saved_data["biased"].toBool())
       for (Tensor& zeros : zeros_like(kind(1))) found.push_back(std::move(zeros));
+    found.push_back(rest->residual && context->needs_input_grad(found.size()) ? of_residual : Tensor());
     found.emplace_back();  // of the rest
     return found;
   }
@@ -387,14 +406,15 @@ Tensor train_blocks(const Tensor& features, at::TensorList weights, at::TensorLi
                     at::TensorList running_means, at::TensorList running_vars, at::TensorList batches,
                     at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
                     at::TensorList back_neighbours, at::TensorList back_counts, const OptionalTensors& back_orders,
-                    at::IntArrayRef back_flipped, double momentum, double eps, bool tf32, at::TensorList biases) {
+                    at::IntArrayRef back_flipped, double momentum, double eps, bool tf32, at::TensorList biases,
+                    const std::optional<Tensor>& residual) {
   const auto rest = c10::make_intrusive<Rest>();
   rest->running_means = running_means.vec(), rest->running_vars = running_vars.vec();
   rest->batches = batches.vec(), rest->neighbours = neighbours.vec(), rest->counts = counts.vec();
   rest->back_neighbours = back_neighbours.vec(), rest->back_counts = back_counts.vec();
   rest->orders = orders, rest->back_orders = back_orders, rest->back_flipped = back_flipped.vec();
-  rest->momentum = momentum, rest->eps = eps, rest->tf32 = tf32;
-  return Blocks::apply(features, weights, scales, shifts, biases, rest);
+  rest->momentum = momentum, rest->eps = eps, rest->tf32 = tf32, rest->residual = residual.has_value();
+  return Blocks::apply(features, weights, scales, shifts, biases, residual, rest);
 }
 
 // In inference mode.
@@ -404,9 +424,9 @@ Tensor train_blocks_without_gradient(const Tensor& features, at::TensorList weig
                                      at::TensorList neighbours, at::TensorList counts,
                                      const OptionalTensors& orders, at::TensorList, at::TensorList,
                                      const OptionalTensors&, at::IntArrayRef, double momentum, double eps,
-                                     bool tf32, at::TensorList biases) {
+                                     bool tf32, at::TensorList biases, const std::optional<Tensor>& residual) {
   const Tensors saved = conv_blocks(features, all_readable(weights), scales, shifts, running_means, running_vars,
-                                    batches, neighbours, counts, orders, momentum, eps, tf32);
+                                    batches, neighbours, counts, orders, momentum, eps, tf32, residual);
   move_means(running_means, biases, momentum, features);
   return saved[weights.size() - 1];
 }
@@ -418,13 +438,13 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
       "running_means, Tensor(b!)[] running_vars, Tensor(c!)[] batches, Tensor[] neighbours, Tensor[] counts, "
       "Tensor?[] orders, float momentum, float eps, "
-      "bool tf32=False) -> Tensor[]",
+      "bool tf32=False, Tensor? residual=None) -> Tensor[]",
       on_cuda(conv_blocks));
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] "
       "shifts, Tensor(a!)[] saved, Tensor[] neighbours, Tensor[] counts, Tensor[] back_neighbours, Tensor[] "
       "back_counts, Tensor?[] back_orders, int[] back_flipped, float eps, bool wants_features, bool tf32=False, "
-      "bool overwrite=False) -> Tensor[]",
+      "bool overwrite=False, bool residual=False) -> Tensor[]",
       on_cuda(conv_blocks_backward));
   m.def(
       "train_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
@@ -432,7 +452,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       "Tensor?[] orders, Tensor[] "
       "back_neighbours, Tensor[] back_counts, Tensor?[] back_orders, int[] back_flipped, float momentum, float "
       "eps, "
-      "bool tf32, Tensor[] biases) -> Tensor",
+      "bool tf32, Tensor[] biases, Tensor? residual) -> Tensor",
       on_cuda(train_blocks_without_gradient));
 }
 

@@ -86,9 +86,6 @@ WeightShape shape_of(const Tensor& weight, bool transposed) {
   return transposed ? WeightShape{volume, c_out, c_in} : WeightShape{volume, c_in, c_out};
 }
 
-namespace {
-
-// What is added to a result before its ReLU, or null.
 const void* residual_of(const std::optional<Tensor>& residual, const Tensor& out) {
   if (!residual) return nullptr;
   check_tensor(*residual, "residual", out.scalar_type(), 2);
@@ -98,6 +95,8 @@ const void* residual_of(const std::optional<Tensor>& residual, const Tensor& out
   check_aligned(*residual, "residual");
   return residual->data_ptr();
 }
+
+namespace {
 
 Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const Tensor& neighbours,
             const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,

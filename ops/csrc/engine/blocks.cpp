@@ -16,7 +16,7 @@ cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate
   return batch_norm_relu(type,
                          {rows, static_cast<int>(channels), p.table.count, p.momentum, p.eps, p.sums, p.scale,
                           p.shift, p.running_mean, p.running_var, p.batches, p.mean, p.inv_std, p.out, channels,
-                          static_cast<float*>(allocate(floats * sizeof(float)))},
+                          static_cast<float*>(allocate(floats * sizeof(float))), p.residual},
                          stream);
 }
 
@@ -26,8 +26,9 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
   cudaError_t error = batch_norm_relu_backward(
       type,
-      {rows, static_cast<int>(channels), p.table.count, p.gradient, channels, p.sums, p.scale, p.shift, p.mean,
-       p.inv_std, p.of_scale, p.of_shift, p.of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
+      {rows, static_cast<int>(channels), p.table.count, p.of_result.gradient, channels, p.sums, p.scale, p.shift,
+       p.mean, p.inv_std, p.of_scale, p.of_shift, p.of_sums, static_cast<float*>(allocate(floats * sizeof(float))),
+       p.of_result.out, p.of_result.of_residual},
       stream);
   if (error == cudaSuccess) error = cudaEventRecord(branch.event, stream);
   if (error == cudaSuccess) error = cudaStreamWaitEvent(branch.stream, branch.event, 0);

@@ -193,12 +193,13 @@ cudaError_t run_select(SelectJob job, Velocities velocities, bool per_class, con
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
-// sums = convolution of the features, out = relu(batch norm of sums by their own statistics). Rows that the table
-// does not count are left as they are.
+// sums = convolution of the features, out = relu(batch norm of sums by their own statistics + residual). Rows that
+// the table does not count are left as they are.
 struct Block {
   Weight weight;
   const void* features;
-  void *sums, *out;  // [rows, c_out]
+  const void* residual;  // as out, or null
+  void *sums, *out;      // [rows, c_out]
   OffsetTable table;
   const float *scale, *shift;         // [c_out], as all that follow
   float *running_mean, *running_var;  // moved
@@ -208,10 +209,17 @@ struct Block {
 };
 cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate& allocate, cudaStream_t stream);
 
+struct ResultGradient {
+  const void* gradient;         // [rows, c_out], as all that follow
+  const void* out = nullptr;    // the result of a block with a residual, else null
+  void* of_residual = nullptr;  // where there was one
+};
+
 struct BlockBackward {
-  Weight weight;                // as in the forward pass, but packed for the way back
-  const void *gradient, *sums;  // [rows, c_out]
-  const void* features;         // [source_rows, c_in]
+  Weight weight;  // as in the forward pass, but packed for the way back
+  ResultGradient of_result;
+  const void* sums;      // [rows, c_out]
+  const void* features;  // [source_rows, c_in]
   int64_t source_rows;
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
   const float *scale, *shift, *mean, *inv_std;
