@@ -3,9 +3,10 @@
 Residual blocks of other programs call convolution, normalisation and ReLU one by one, with
 `replace_feature` between them. Where a `forward` does nothing but that, it runs once on symbols,
 and the steps that it took are its recipe: runs of blocks that one operator call computes, and
-calls of other modules. The results are those of the `forward`; the host has less to do.
+calls of other modules. The results are what the `forward` gives; the host has less to do.
 
-Whatever is not allowed here is refused, and the `forward` is called as it is.
+Symbols and the globals beside them know only what this file allows. All else raises, and then the
+`forward` is called as it is. The recipe is read again where something that it came from changes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -26,7 +27,7 @@ from millisecond.ops.spconv.core import SparseConvTensor
 
 CONSTANTS = (bool, int, float, str, type(None))
 KEPT = "_recipe"  # the attribute of a module that has its recipe, or False where it has none
-RELU = nn.ReLU()  # of the function
+RELU = nn.ReLU()  # stands for the functions
 # what no symbol sees: exceptions that are caught, changes of globals, functions in functions
 REFUSED = ("SETUP_", "PUSH_EXC", "STORE_GLOBAL", "DELETE_GLOBAL", "MAKE_FUNCTION")
 HARMLESS = {each.__name__: each for each in (enumerate, getattr, hasattr, len, range, zip)}
@@ -92,14 +93,12 @@ class Sparse(Symbol):
     """A sparse tensor: the input, or what a module gives for another one, its source."""
 
     _base: Sparse  # whose sites and maps it has
+    _module: nn.Module
+    _source: Sparse
     features: Features
 
     def __init__(self, **known: Any):
-        super().__init__(
-            _base=self,
-            features=Features(_of=(self,)),
-        )
-        self.__dict__.update(known)
+        super().__init__(**{"_base": self, "features": Features(_of=(self,))} | known)
 
     def replace_feature(self, features: Any) -> Sparse:
         if not isinstance(features, Features):
@@ -114,10 +113,10 @@ class Called(Symbol):
     """A module as the attribute of another one."""
 
     _module: nn.Module
-    _reading: Reading
+    _trace: Trace
 
     def __call__(self, x: Any) -> Any:
-        module, made = self._module, self._reading.made
+        module, made = self._module, self._trace.made
         if isinstance(x, Sparse):
             if not all(map(_only_computes, module.modules())):
                 raise Unreadable
@@ -138,22 +137,22 @@ class Called(Symbol):
     def __iter__(self) -> Iterator[Called]:
         if type(self._module) is not nn.ModuleList:
             raise Unreadable
-        return map(self._reading.called, self._module)
+        return map(self._trace.called, self._module)
 
 
 class Self(Symbol):
-    """The module itself: its modules, constants, and properties that come from them."""
+    """The module itself: its modules and constants, and properties that are made of them."""
 
     def __getattr__(self, name: str) -> Any:
-        module, reading = self.__dict__["a symbol of"]  # no name of an attribute
+        module, trace = self.__dict__["a symbol of"]  # no name of an attribute
         kind = getattr(type(module), name, None)
         if type(kind) is property:
-            return reading.on_symbols(kind.fget)(self)
+            return trace.on_symbols(kind.fget)(self)
         value = getattr(module, name, Unreadable)
         if module._modules.get(name, Unreadable) is not value:
-            reading.constants[name] = value
+            trace.constants[name] = value
         if isinstance(value, nn.Module):
-            return reading.called(value)
+            return trace.called(value)
         if type(value) not in CONSTANTS:
             raise Unreadable
         return value
@@ -171,7 +170,7 @@ def _only_computes(module: nn.Module) -> bool:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-class Reading:
+class Trace:
     """What a `forward` did on symbols, and what that came from."""
 
     def __init__(self, module: nn.Module):
@@ -183,7 +182,7 @@ class Reading:
 
     def called(self, module: nn.Module) -> Called:
         if module not in self._called:
-            self._called[module] = Called(_module=module, _reading=self)
+            self._called[module] = Called(_module=module, _trace=self)
         return self._called[module]
 
     def modules(self) -> list[nn.Module]:
@@ -191,7 +190,8 @@ class Reading:
         return [each for module in self._called for each in module.modules()]
 
     def on_symbols(self, function: Any) -> Callable:
-        """The function where its globals are symbols; Unreadable where that may be another one."""
+        """The function with symbols as its globals; Unreadable where symbols do not see all that it
+        does."""
         if type(function) is not FunctionType or function.__closure__ or function.__kwdefaults__:
             raise Unreadable
         if any(type(value) not in CONSTANTS for value in function.__defaults__ or ()):
@@ -246,15 +246,14 @@ class Call(NamedTuple):
     module: nn.Module
 
 
-class Recipe:
+class ForwardRecipe:
     """The steps of a `forward`; each makes the next sparse tensor, the input is number 0."""
 
     def __init__(
-        self, steps: Sequence[Blocks | Call], result: int, forward: Callable, reading: Reading
+        self, steps: Sequence[Blocks | Call], result: int, forward: Callable, trace: Trace
     ):
-        self.steps, self.result, self.forward, self._read = steps, result, forward, reading
-        self._modules = reading.modules()
-        self._parents = [(each, dict(each._modules)) for each in self._modules if each._modules]
+        self.steps, self.result, self.forward, self._read = steps, result, forward, trace
+        self._modules = [(each, dict(each._modules)) for each in trace.modules()]
 
     def __reduce__(self) -> tuple:
         return type(None), ()  # a copy of the module reads its own
@@ -265,7 +264,7 @@ class Recipe:
         return (
             forward is self.forward
             and module._modules == read.children
-            and all([each._modules == kept for each, kept in self._parents])
+            and all([each._modules == kept for each, kept in self._modules])
             and all([getattr(module, k, Unreadable) is v for k, v in read.constants.items()])
             and all([names.get(k, Unreadable) is v for names, k, v in read.names])
         )
@@ -274,7 +273,7 @@ class Recipe:
         """Whether somebody would see that modules are not called, or in another order."""
         from millisecond.ops.spconv.modules import is_plain  # it knows this file
 
-        return not all(map(is_plain, self._modules))
+        return not all([is_plain(each) for each, _ in self._modules])
 
     def __call__(self, x: SparseConvTensor) -> SparseConvTensor:
         from millisecond.ops.spconv import fusion  # it knows convolutions, which are modules
@@ -314,17 +313,17 @@ def following(forward: Callable) -> Callable:
     return follow
 
 
-def _recipe(module: nn.Module, forward: Callable) -> Recipe | bool:
-    reading, x = Reading(module), Sparse()
+def _recipe(module: nn.Module, forward: Callable) -> ForwardRecipe | Literal[False]:
+    trace, x = Trace(module), Sparse()
     try:
-        result = reading.on_symbols(forward)(Self(**{"a symbol of": (module, reading)}), x)
+        result = trace.on_symbols(forward)(Self(**{"a symbol of": (module, trace)}), x)
         if not isinstance(result, Sparse):
             return False
-        order = _Order(x, reading.made)
+        order = _Order(x, trace.made)
         number = order.number(result)
         order.check()
-        return Recipe(order.steps, number, forward, reading)
-    except Exception:  # symbols are no tensors; what the `forward` raises, it raises when called
+        return ForwardRecipe(order.steps, number, forward, trace)
+    except Exception:  # symbols are no tensors; an error of the program comes again without them
         return False
 
 
@@ -359,7 +358,7 @@ class _Order:
         return Call(self.number(x._source), x._module)
 
     def _blocks(self, x: Sparse) -> Blocks:
-        from millisecond.ops.spconv import fusion  # see Recipe
+        from millisecond.ops.spconv import fusion  # see ForwardRecipe
 
         modules: list = []
         residual = None
