@@ -67,15 +67,24 @@ def block_of(conv: nn.Module, norm: nn.Module, relu: nn.Module | None) -> Module
     return Modules(conv, norm, relu) if plain else None  # type: ignore[arg-type]
 
 
+def is_usual(module: nn.Module) -> bool:
+    """Whether it is a convolution that computes as they do here."""
+    kind = type(module)
+    return (
+        issubclass(kind, SparseConvolution)
+        and kind.forward is SparseConvolution.forward
+        and kind._conv_forward is SparseConvolution._conv_forward
+    )
+
+
 def _is_plain(found: Modules) -> bool:
     conv, norm, relu = found
-    kind = type(conv)
     return (
         is_plain(conv)
         and is_plain(norm)
+        and type(norm) is nn.BatchNorm1d  # still
         and (relu is None or is_plain(relu))
-        and kind.forward is SparseConvolution.forward
-        and kind._conv_forward is SparseConvolution._conv_forward
+        and is_usual(conv)
         and conv.act_type is Activation.None_
     )
 
@@ -118,6 +127,8 @@ def run(
         rows.append(kernel_map.forward.neighbours.shape[1])
     if torch.is_grad_enabled() and min(rows) < 2:
         return None
+    if residual is not None and residual.shape != (rows[-1], blocks[-1].layer.out_channels):
+        return None  # one row or one channel for all of them, or an error
     out.features = _computed(blocks, features, maps, residual, relu)
     for block, count in zip(blocks, rows, strict=True):
         block.layer.record(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class SparseModule(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = cls.__module__.startswith(__name__.rpartition(".")[0])
-        if "forward" in cls.__dict__ and not own:
+        if isinstance(cls.__dict__.get("forward"), FunctionType) and not own:
             cls.forward = following(cls.forward)
 
     def __init__(self, name: str | None = None):

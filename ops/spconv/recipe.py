@@ -3,7 +3,10 @@
 Residual blocks of other programs call convolution, normalisation and ReLU one by one, with
 `replace_feature` between them. Where a `forward` does nothing but that, it runs once on symbols,
 and the steps that it took are its recipe: runs of blocks that one operator call computes, and
-calls of other modules. The results are those of the `forward`; the host has less to do.
+calls of other modules. The results are what the `forward` gives; the host has less to do.
+
+Symbols and the globals beside them know only what this file allows. All else raises, and then the
+`forward` is called as it is. The recipe is read again where something that it came from changes.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ import dis
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from types import FunctionType
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -24,34 +26,38 @@ from torch.nn.modules.module import _has_any_global_hook
 from millisecond.ops.spconv.core import SparseConvTensor
 
 CONSTANTS = (bool, int, float, str, type(None))
-OF_SYMBOLS = {"features", "replace_feature", "dim", "__dir__"}
-OF_TORCH = {"nn", "functional", "relu", "add"}
-BUILTINS = {"hasattr", "range", "len", "enumerate", "zip"}
-# what reads names and calls, jumps, and keeps local variables
-CHANGES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "STORE_DEREF", "DELETE", "IMPORT", "YIELD")
-OUTER = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_CLOSURE", "LOAD_SUPER", "MAKE_FUNCTION")
+KEPT = "_recipe"  # the attribute of a module that has its recipe, or False where it has none
+RELU = nn.ReLU()  # stands for the functions
+# what no symbol sees: exceptions that are caught, changes of globals, functions in functions
+REFUSED = ("SETUP_", "PUSH_EXC", "STORE_GLOBAL", "DELETE_GLOBAL", "MAKE_FUNCTION")
+HARMLESS = {each.__name__: each for each in (enumerate, getattr, hasattr, len, range, zip)}
 
 
 class Unreadable(Exception):
     """A `forward` does more than a recipe says."""
 
 
-RELU = nn.ReLU()  # of the function
-
-
 # ---- symbols ------------------------------------------------------------------------------------
 
 
-class Features:
-    """The features of a sparse tensor."""
+class Symbol:
+    """What stands for a value; it refuses what its class does not know."""
 
-    def __init__(self, *of: Any):
-        self.of, self.is_changed = of, False  # in place, by a step after it
+    def __init__(self, **known: Any):
+        self.__dict__.update(known)
 
-    def _read(self) -> Features:
-        if self.is_changed:
-            raise Unreadable
-        return self
+    def _refuse(self, *_: Any) -> Any:
+        raise Unreadable
+
+    __getattr__ = __setattr__ = __delattr__ = _refuse
+
+
+class Features(Symbol):
+    """The features of a sparse tensor: as a module gave them, or `_of` other features."""
+
+    _of: tuple
+    __eq__ = __bool__ = None  # type: ignore[assignment]  # numbers decide
+    __iadd__ = None  # others have these features, too
 
     def dim(self) -> int:
         return 2
@@ -59,19 +65,7 @@ class Features:
     def __add__(self, other: Any) -> Features:
         if not isinstance(other, Features):
             raise Unreadable
-        return Added(self._read(), other._read())
-
-    __iadd__ = None  # others have these features, too
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Features:
-        if function in (functional.relu, torch.relu) and not kwargs and len(args) == 1:
-            return Rectified(args[0]._read(), RELU)
-        if function is torch.add and not kwargs and len(args) == 2:
-            return args[0] + args[1]
-        raise Unreadable
+        return Added(_of=(self, other))
 
 
 class Normalised(Features):
@@ -86,68 +80,154 @@ class Rectified(Features):
     """(features, ReLU)"""
 
 
-class Sparse:
-    """A sparse tensor: the input, or what a module gives for another one."""
+class Names(Symbol):
+    """What `__dir__` of a sparse tensor gives."""
 
-    def __init__(self, module: Any = None, source: Any = None):
-        self.module, self.source = module, source
-        self.features = Features(self)
-        self.base = self  # whose sites and maps it has
-        self.uses = 0  # by modules
+    def __contains__(self, name: str) -> bool:
+        if name != "replace_feature":
+            raise Unreadable
+        return True
+
+
+class Sparse(Symbol):
+    """A sparse tensor: the input, or what a module gives for another one, its source."""
+
+    _base: Sparse  # whose sites and maps it has
+    _module: nn.Module
+    _source: Sparse
+    features: Features
+
+    def __init__(self, **known: Any):
+        super().__init__(**{"_base": self, "features": Features(_of=(self,))} | known)
 
     def replace_feature(self, features: Any) -> Sparse:
         if not isinstance(features, Features):
             raise Unreadable
-        other = object.__new__(Sparse)
-        other.module, other.source, other.base, other.uses = None, None, self.base, 0
-        other.features = features._read()
-        return other
+        return Sparse(_base=self._base, features=features)
+
+    def __dir__(self) -> Names:  # type: ignore[override]
+        return Names()
 
 
-class Called:
-    """A module as the attribute of another one; notes what it makes."""
+class Called(Symbol):
+    """A module as the attribute of another one."""
 
-    def __init__(self, module: nn.Module, made: list):
-        self._module, self._made = module, made
+    _module: nn.Module
+    _trace: Trace
 
     def __call__(self, x: Any) -> Any:
-        module = self._module
+        module, made = self._module, self._trace.made
         if isinstance(x, Sparse):
-            x.features._read()
-            x.uses += 1
-            self._made.append(Sparse(module, x))
-            return self._made[-1]
-        if not isinstance(x, Features):
+            if not all(map(_only_computes, module.modules())):
+                raise Unreadable
+            made.append(Sparse(_module=module, _source=x))
+        elif not isinstance(x, Features):
             raise Unreadable
-        x._read()
-        if type(module) is nn.BatchNorm1d:
-            self._made.append(Normalised(x, module))
-            return self._made[-1]
-        if type(module) is nn.ReLU:
-            x.is_changed = module.inplace
-            return Rectified(x, module)
-        raise Unreadable
+        elif type(module) is nn.BatchNorm1d:
+            made.append(Normalised(_of=(x, module)))
+        elif type(module) is nn.ReLU:
+            made.append(Rectified(_of=(x, module)))
+        else:
+            raise Unreadable
+        return made[-1]
+
+    def __len__(self) -> int:
+        return len(self._module)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Called]:
-        if not isinstance(self._module, nn.ModuleList):
+        if type(self._module) is not nn.ModuleList:
             raise Unreadable
-        return (Called(module, self._made) for module in self._module)
+        return map(self._trace.called, self._module)
 
 
-class Self:
-    """A module with its modules and constants alone; notes what was read."""
-
-    def __init__(self, module: nn.Module):
-        self.__dict__.update(_of=module, _read={}, _made=[])
+class Self(Symbol):
+    """The module itself: its modules and constants, and properties that are made of them."""
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._of, name)
-        self._read[name] = value
+        module, trace = self.__dict__["a symbol of"]  # no name of an attribute
+        kind = getattr(type(module), name, None)
+        if type(kind) is property:
+            return trace.on_symbols(kind.fget)(self)
+        value = getattr(module, name, Unreadable)
+        if module._modules.get(name, Unreadable) is not value:
+            trace.constants[name] = value
         if isinstance(value, nn.Module):
-            return Called(value, self._made)
+            return trace.called(value)
+        if type(value) not in CONSTANTS:
+            raise Unreadable
+        return value
+
+
+def _only_computes(module: nn.Module) -> bool:
+    """Whether a module makes its result from its input alone, and changes nothing but its
+    statistics: a recipe may call it earlier than the `forward` does."""
+    from millisecond.ops.spconv import fusion, modules  # they know this file
+
+    kinds = nn.BatchNorm1d, nn.Identity, modules.SparseIdentity, modules.SparseSequential
+    return type(module) in kinds or fusion.is_usual(module)
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+class Trace:
+    """What a `forward` did on symbols, and what that came from."""
+
+    def __init__(self, module: nn.Module):
+        self.children = dict(module._modules)
+        self.made: list = []  # by modules and ReLU, in order
+        self.constants: dict[str, Any] = {}  # and modules: attributes of the module
+        self.names: list[tuple[dict, str, Any]] = []  # globals: of where, name, value
+        self._called: dict[nn.Module, Called] = {}
+
+    def called(self, module: nn.Module) -> Called:
+        if module not in self._called:
+            self._called[module] = Called(_module=module, _trace=self)
+        return self._called[module]
+
+    def modules(self) -> list[nn.Module]:
+        """All modules that are read, with the modules in them."""
+        return [each for module in self._called for each in module.modules()]
+
+    def on_symbols(self, function: Any) -> Callable:
+        """The function with symbols as its globals; Unreadable where symbols do not see all that it
+        does."""
+        if type(function) is not FunctionType or function.__closure__ or function.__kwdefaults__:
+            raise Unreadable
+        if any(type(value) not in CONSTANTS for value in function.__defaults__ or ()):
+            raise Unreadable
+        if any(name.startswith("__") and name != "__dir__" for name in function.__code__.co_names):
+            raise Unreadable
+        names: dict[str, Any] = {"__builtins__": HARMLESS}
+        for found in dis.get_instructions(function.__code__):
+            if found.opname.startswith(REFUSED):
+                raise Unreadable
+            if found.opname == "LOAD_GLOBAL" and found.argval not in names:
+                value = function.__globals__.get(found.argval, Unreadable)
+                self.names.append((function.__globals__, found.argval, value))
+                if value is not Unreadable:
+                    names[found.argval] = self._global(value)
+        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+    def _global(self, value: Any) -> Any:
         if type(value) in CONSTANTS:
             return value
-        raise Unreadable
+        relu = self.called(RELU)
+        of_functional = Symbol(relu=relu)
+        of_nn = Symbol(functional=of_functional)
+        symbols = {
+            torch: Symbol(relu=relu, add=_add, nn=of_nn),
+            nn: of_nn,
+            functional: of_functional,
+            functional.relu: relu,
+            torch.relu: relu,
+            torch.add: _add,
+        }
+        return symbols[value] if value in symbols else self.on_symbols(value)
+
+
+def _add(one: Any, other: Any) -> Features:
+    return one + other
 
 
 # ---- recipes ------------------------------------------------------------------------------------
@@ -166,24 +246,34 @@ class Call(NamedTuple):
     module: nn.Module
 
 
-class Recipe:
+class ForwardRecipe:
     """The steps of a `forward`; each makes the next sparse tensor, the input is number 0."""
 
     def __init__(
-        self, steps: Sequence[Blocks | Call], result: int, read: dict[str, Any], training: bool
+        self, steps: Sequence[Blocks | Call], result: int, forward: Callable, trace: Trace
     ):
-        self.steps, self.result, self._read, self._training = steps, result, read, training
+        self.steps, self.result, self.forward, self._read = steps, result, forward, trace
+        self._modules = [(each, dict(each._modules)) for each in trace.modules()]
 
-    def is_of(self, module: nn.Module) -> bool:
+    def __reduce__(self) -> tuple:
+        return type(None), ()  # a copy of the module reads its own
+
+    def is_of(self, module: nn.Module, forward: Callable) -> bool:
         """Whether all is as it was when it was read."""
-        own, modules = module.__dict__, module._modules
-        if module.training is not self._training:
-            return False
-        for name, value in self._read.items():
-            now = modules[name] if name in modules else own.get(name, value)
-            if now is not value:
-                return False
-        return True
+        read = self._read
+        return (
+            forward is self.forward
+            and module._modules == read.children
+            and all([each._modules == kept for each, kept in self._modules])
+            and all([getattr(module, k, Unreadable) is v for k, v in read.constants.items()])
+            and all([names.get(k, Unreadable) is v for names, k, v in read.names])
+        )
+
+    def is_watched(self) -> bool:
+        """Whether somebody would see that modules are not called, or in another order."""
+        from millisecond.ops.spconv.modules import is_plain  # it knows this file
+
+        return not all([is_plain(each) for each, _ in self._modules])
 
     def __call__(self, x: SparseConvTensor) -> SparseConvTensor:
         from millisecond.ops.spconv import fusion  # it knows convolutions, which are modules
@@ -199,95 +289,98 @@ class Recipe:
         return found[self.result]
 
 
-NOT_READ = Recipe((), 0, {}, False)
-_RECIPES: WeakKeyDictionary[nn.Module, Recipe | None] = WeakKeyDictionary()
-
-
 def following(forward: Callable) -> Callable:
     """A module's `forward` that follows its recipe where it has one."""
 
     @wraps(forward)
     def follow(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or len(args) != 1 or kwargs or _has_any_global_hook():
+        if (
+            torch.compiler.is_compiling()
+            or len(args) != 1
+            or kwargs
+            or type(args[0]) is not SparseConvTensor
+            or type(self).forward is not follow  # called by another one
+            or _has_any_global_hook()
+        ):
             return forward(self, *args, **kwargs)
-        recipe = _RECIPES.get(self, NOT_READ)
-        if recipe is NOT_READ or (recipe is not None and not recipe.is_of(self)):
-            recipe = _RECIPES[self] = _recipe(self, forward)
-        if recipe is None or not isinstance(args[0], SparseConvTensor):
-            return forward(self, *args, **kwargs)
+        recipe = self.__dict__.get(KEPT)
+        if recipe is None or (recipe and not recipe.is_of(self, forward)):
+            recipe = self.__dict__[KEPT] = _recipe(self, forward)
+        if not recipe or recipe.is_watched():
+            return forward(self, *args)
         return recipe(args[0])
 
     return follow
 
 
-def _recipe(module: nn.Module, forward: Callable) -> Recipe | None:
+def _recipe(module: nn.Module, forward: Callable) -> ForwardRecipe | Literal[False]:
+    trace, x = Trace(module), Sparse()
     try:
-        _check_code(forward, module)
-        symbol, x = Self(module), Sparse()
-        result = forward(symbol, x)
+        result = trace.on_symbols(forward)(Self(**{"a symbol of": (module, trace)}), x)
         if not isinstance(result, Sparse):
-            return None
-        order = _Order(x)
+            return False
+        order = _Order(x, trace.made)
         number = order.number(result)
-        order.check(symbol._made)
-        return Recipe(order.steps, number, symbol._read, module.training)
-    except Exception:  # symbols are no tensors; what the `forward` raises, it raises when called
-        return None
+        order.check()
+        return ForwardRecipe(order.steps, number, forward, trace)
+    except Exception:  # symbols are no tensors; an error of the program comes again without them
+        return False
 
 
 class _Order:
     """Steps in the order in which they can be computed."""
 
-    def __init__(self, x: Sparse):
+    def __init__(self, x: Sparse, made: list):
         self.steps: list[Blocks | Call] = []
-        self._numbers = {id(x): 0}
+        self._numbers, self._made = {id(x): 0}, made
+        self._uses = Counter(id(each._source) for each in made if isinstance(each, Sparse))
         self._done: list = []  # what modules have made
 
-    def check(self, made: list) -> None:
-        """Raises Unreadable unless each module is called once for each of its calls, and modules
-        that may draw random numbers in the same order."""
-        if Counter(map(id, made)) != Counter(map(id, self._done)):
-            raise Unreadable
-        calls = [step.module for step in self.steps if isinstance(step, Call)]
-        wanted = [x.module for x in made if isinstance(x, Sparse)]
-        if calls != [module for module in wanted if any(module is call for call in calls)]:
+    def check(self) -> None:
+        """Raises Unreadable unless the steps make each result once, and no module with a state is
+        there twice: then the order of the calls does not matter."""
+        called = [each._module for each in self._made if isinstance(each, Sparse)]
+        called += [each._of[1] for each in self._made if isinstance(each, Normalised)]
+        inner = [id(each) for module in called for each in module.modules()]
+        if len({*inner}) < len(inner) or Counter(map(id, self._made)) != Counter(self._done):
             raise Unreadable
 
     def number(self, x: Sparse) -> int:
         """The number of a sparse tensor, with the steps that make it."""
         if id(x) not in self._numbers:
-            step = self._call(x) if x.base is x else self._blocks(x)
+            step = self._call(x) if x._base is x else self._blocks(x)
             self.steps.append(step)
             self._numbers[id(x)] = len(self.steps)
         return self._numbers[id(x)]
 
     def _call(self, x: Sparse) -> Call:
-        self._done.append(x)
-        return Call(self.number(x.source), x.module)
+        self._done.append(id(x))
+        return Call(self.number(x._source), x._module)
 
     def _blocks(self, x: Sparse) -> Blocks:
-        from millisecond.ops.spconv import fusion  # see Recipe
+        from millisecond.ops.spconv import fusion  # see ForwardRecipe
 
         modules: list = []
         residual = None
-        while not modules or (x.base is not x and x.uses == 1 and id(x) not in self._numbers):
+        while not modules or (x._base is not x and self._uses[id(x)] == 1):
             features, relu = x.features, None
             if type(features) is Rectified:
-                features, relu = features.of
+                self._done.append(id(features))
+                features, relu = features._of
             if type(features) is Added and not modules:
-                one, other = features.of
+                one, other = features._of
                 features, residual = (one, other) if type(one) is Normalised else (other, one)
             if type(features) is not Normalised or (modules and relu is None):
                 raise Unreadable
-            convolved, norm = features.of
-            if type(convolved) is not Features or convolved.of[0] is not x.base:
+            convolved, norm = features._of
+            if type(convolved) is not Features or convolved._of[0] is not x._base:
                 raise Unreadable
-            found = fusion.block_of(x.base.module, norm, relu)
+            found = fusion.block_of(x._base._module, norm, relu)
             if found is None:
                 raise Unreadable
             modules.insert(0, found)
-            self._done += [features, x.base]
-            x = x.base.source
+            self._done += [id(features), id(x._base)]
+            x = x._base._source
         return Blocks(self.number(x), modules, self._number_of(residual))
 
     def _number_of(self, features: Features | None) -> int | None:
@@ -296,43 +389,4 @@ class _Order:
             return None
         if type(features) is not Features:
             raise Unreadable
-        return self.number(features.of[0])
-
-
-# ---- what a `forward` may say -------------------------------------------------------------------
-
-
-def _check_code(function: Callable, module: nn.Module) -> None:
-    """Raises Unreadable where a function does anything but read its arguments' modules, constants
-    and features, and call them."""
-    if type(function) is not FunctionType or function.__closure__:
-        raise Unreadable
-    for found in dis.get_instructions(function.__code__):
-        name, operation = found.argval, found.opname
-        if operation.startswith(CHANGES) or operation in OUTER:
-            raise Unreadable
-        if isinstance(name, CodeType):
-            raise Unreadable
-        if operation == "LOAD_GLOBAL":
-            _check_global(name, function.__globals__, module)
-        elif operation in ("LOAD_ATTR", "LOAD_METHOD"):
-            known = name in OF_SYMBOLS or name in OF_TORCH
-            if not known and not _is_readable(getattr(module, name, Unreadable)):
-                raise Unreadable
-
-
-def _is_readable(value: Any) -> bool:
-    return isinstance(value, nn.Module) or type(value) in CONSTANTS
-
-
-def _check_global(name: str, names: dict[str, Any], module: nn.Module) -> None:
-    if name not in names:
-        if name not in BUILTINS:
-            raise Unreadable
-        return
-    value = names[name]
-    if isinstance(value, ModuleType):
-        if value not in (torch, nn, functional):
-            raise Unreadable
-    elif value not in (functional.relu, torch.relu, torch.add):
-        _check_code(value, module)
+        return self.number(features._of[0])

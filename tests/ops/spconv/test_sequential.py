@@ -254,6 +254,14 @@ class Doubled(nn.Module):
         return 2 * tensor
 
 
+def test_norms_that_are_parametrized_later():
+    net, x = network().eval(), tensor()
+    with torch.no_grad():
+        net(x)
+        nn.utils.parametrize.register_parametrization(net[1][1], "weight", Doubled())
+        same(net(x).features, one_by_one(net, x).features)
+
+
 @pytest.mark.parametrize("owner, name", [(0, "weight"), (0, "bias"), (1, "weight"), (1, "bias")])
 def test_parameters_that_are_computed_from_others(owner, name):
     net = spconv.SparseSequential(
