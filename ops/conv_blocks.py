@@ -29,11 +29,10 @@ class Normalisation(NamedTuple):
 
     @classmethod
     def of(cls, norm: torch.nn.BatchNorm1d) -> Normalisation:
-        affine, running = (
-            norm._parameters,
-            norm._buffers,
-        )  # a module's attributes take the host time
+        affine, running = norm._parameters, norm._buffers  # a module's attributes take longer
         statistics = running["running_mean"], running["running_var"]
+        if norm.training and not norm.track_running_stats:
+            statistics = None, None
         return cls(
             affine["weight"],
             affine["bias"],

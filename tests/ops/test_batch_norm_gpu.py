@@ -14,7 +14,7 @@ EPS, MOMENTUM = 1e-3, 0.01
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 STATISTICS = 1e-6  # in fp32 whatever the type
 NAMES = "out", "mean", "inverse", "running_mean", "running_var"
-GRADIENTS = "x", "scale", "shift"
+GRADIENTS = "x", "scale", "shift", "residual"
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +31,13 @@ def draw(rows: int, channels: int, dtype: torch.dtype, offset: float = 0.0, spre
     return x, gradient, 1 + 0.2 * normal(channels), 0.3 * normal(channels)
 
 
-def found(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor) -> tuple[dict, dict]:
+def found(
+    x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None
+) -> tuple[dict, dict]:
     """Ours, through a convolution that hands on the very bits: one offset, the unit matrix."""
     rows, channels = x.shape
     x, gradient, scale, shift = (t.cuda() for t in (x, gradient, scale, shift))
+    added = None if residual is None else residual.cuda()
     same = torch.arange(rows, dtype=torch.int32)[None].cuda()
     unit = torch.eye(channels)[None].cuda()
     running = torch.linspace(-1, 1, channels).cuda(), torch.linspace(1, 2, channels).cuda()
@@ -42,27 +45,38 @@ def found(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor) -> tuple[di
     parameters = [unit], [scale], [shift], *([values] for values in running)
     batches = torch.tensor(2).cuda()
     saved = torch.ops.millisecond.conv_blocks(
-        x, *parameters, [batches], [same], [], [], MOMENTUM, EPS
+        x, *parameters, [batches], [same], [], [], MOMENTUM, EPS, residual=added
     )
     assert batches.item() == 3
     out, sums, (mean, inverse) = saved
     torch.testing.assert_close(sums, x, rtol=0, atol=0, equal_nan=True)
     poison()
     of_x, _, *of_parameters = torch.ops.millisecond.conv_blocks_backward(
-        gradient, x, [unit], [scale], [shift], saved, [same], [], [same], [], [], [0], EPS, True
-    )
+        gradient, x, [unit], [scale], [shift], saved, [same], [], [same], [], [], [0], EPS, True,
+        residual=residual is not None,
+    )  # fmt: skip
+    assert len(of_parameters) == (2 if residual is None else 3)
     forward = dict(zip(NAMES, (out, mean, inverse, *running), strict=True))
-    return forward, dict(zip(GRADIENTS, (of_x, *of_parameters), strict=True))
+    return forward, dict(zip(GRADIENTS, (of_x, *of_parameters), strict=False))
 
 
-def wanted(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor, out: Tensor):
+def wanted(
+    x: Tensor,
+    gradient: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    out: Tensor,
+    residual: Tensor | None = None,
+):
     """Torch's in fp64; the gradient passes where `out` does, not where rounding would differ."""
     channels = x.shape[1]
     x, scale, shift = (t.double().requires_grad_() for t in (x, scale, shift))
     running = torch.linspace(-1, 1, channels).double(), torch.linspace(1, 2, channels).double()
     normal = torch.nn.functional.batch_norm(x, *running, scale, shift, True, MOMENTUM, EPS)
     passed = torch.where(out.cpu() > 0, gradient, 0).double()
-    gradients = torch.autograd.grad(normal, (x, scale, shift), passed)
+    gradients = [*torch.autograd.grad(normal, (x, scale, shift), passed), passed]
+    if residual is not None:
+        normal = normal + residual.double()
     mean, var = x.mean(0), x.var(0, correction=0)
     forward = normal.relu(), mean, (var + EPS).rsqrt(), *running
     return dict(zip(NAMES, forward, strict=True)), dict(zip(GRADIENTS, gradients, strict=True))
@@ -81,24 +95,38 @@ def test_more_channels_than_a_block_takes_and_odd_ones(channels, dtype):
     compare(1000, channels, dtype)
 
 
-def compare(rows: int, channels: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", [3, 64, 200])
+@pytest.mark.parametrize("rows", [17, 1000, 70001])
+def test_a_residual_agrees_with_torch_in_fp64(rows, channels, dtype):
+    generator = torch.Generator().manual_seed(rows)
+    residual = torch.randn(rows, channels, generator=generator).to(dtype)
+    gradients = compare(rows, channels, dtype, residual)
+    of_residual, passed = (side["residual"] for side in gradients)
+    assert torch.equal(of_residual.cpu().double(), passed)
+
+
+def compare(
+    rows: int, channels: int, dtype: torch.dtype, residual: Tensor | None = None
+) -> tuple[dict, dict]:
     inputs = draw(rows, channels, dtype)
-    forward, gradients = found(*inputs)
-    wanted_forward, wanted_gradients = wanted(*inputs, forward["out"])
+    forward, gradients = found(*inputs, residual)
+    wanted_forward, wanted_gradients = wanted(*inputs, forward["out"], residual)
     rounding = ROUNDED_ONCE[dtype]
     for name, value in forward.items():
         tolerance = rounding if name == "out" else STATISTICS
         what = error(value, wanted_forward[name])
         assert what <= tolerance, f"{name}: {what}"
-    of_x = gradients.pop("x")
+    of_x = gradients["x"]
     # of two rows the gradient is what their normalisation leaves of it, next to nothing: measured
     # against what it is the difference of
     size = float((inputs[1].float() * inputs[2] * forward["inverse"].cpu()).norm())
     apart = float((of_x.cpu().double() - wanted_gradients["x"]).norm())
     assert apart <= rounding * size, f"gradient of x: {apart / size}"
-    for name, value in gradients.items():
-        what = error(value, wanted_gradients[name])
+    for name in ("scale", "shift"):
+        what = error(gradients[name], wanted_gradients[name])
         assert what <= 2 * STATISTICS, f"gradient of {name}: {what}"
+    return gradients, wanted_gradients
 
 
 @pytest.mark.parametrize("offset", [100.0, -1e4])
