@@ -576,11 +576,12 @@ def test_hooks_see_the_modules_in_order():
 
 def test_a_helper_that_is_replaced(monkeypatch):
     module = build(residual)
-    agree(module)
-    monkeypatch.setitem(globals(), "replaced", lambda out, f: out.replace_feature(f + f))
-    agree(module)
-    monkeypatch.setitem(globals(), "replaced", lambda out, f: out.replace_feature(f))
-    agree(module)
+    for factor in (1, 2, 1):
+        agree(module, modes=[(False, False)])
+        monkeypatch.setitem(
+            globals(), "replaced", lambda out, f, factor=factor: out.replace_feature(f * factor)
+        )
+    agree(module, modes=[(False, False)])
 
 
 def test_flags_of_the_program(monkeypatch):
@@ -592,6 +593,21 @@ def test_flags_of_the_program(monkeypatch):
         monkeypatch.setitem(globals(), "FLAG", flag)
         agree(module, modes=[(False, False)])
         assert is_read(module)
+
+
+class Noisy(spconv.SubMConv3d):
+    def forward(self, x):
+        y = super().forward(x)
+        return y.replace_feature(y.features + torch.rand_like(y.features))
+
+
+@pytest.mark.parametrize("first", [nn.ReLU(inplace=True), nn.Dropout(), Noisy(C, C, 3)])
+def test_downsampling_that_must_come_after_the_blocks(first):
+    module = build(residual, downsample=spconv.SparseSequential(first, *projection()))
+    module.conv1 = Noisy(C, C, 3)
+    agree(module, modes=[(False, True), (False, False)])
+    module.conv1 = spconv.SubMConv3d(C, C, 3)
+    agree(module, modes=[(False, True), (False, False)])
 
 
 def test_inheritance():
