@@ -323,7 +323,7 @@ def _recipe(module: nn.Module, forward: Callable) -> ForwardRecipe | Literal[Fal
         number = order.number(result)
         order.check()
         return ForwardRecipe(order.steps, number, forward, trace)
-    except Exception:  # symbols are no tensors; an error of the program comes again without them
+    except Exception:  # an error of the program itself comes again in the real call
         return False
 
 
