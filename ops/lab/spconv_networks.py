@@ -107,7 +107,8 @@ def residual(spconv: ModuleType, inputs: int = 4) -> nn.Module:
             x = self.stem(x)
             for level in self.levels:
                 x = level(x)
-            return self.out(x).features
+            out = self.out(x).dense()
+            return out.flatten(1, 2)
 
     return Residual()
 
