@@ -162,9 +162,9 @@ struct Chain {
   bool wide;  // the features are float32 whatever the type is: takes_float32
   const ChainLayer* layers;
   int count;
-  const void* residual;  // as out, added before the last ReLU, or null
-  bool relu;             // of the last layer
-  void* out;             // [rows, c_out] of the last layer
+  void* out;                       // [rows, c_out] of the last layer
+  const void* residual = nullptr;  // as out, added before the last ReLU, or null
+  bool relu = true;                // of the last layer
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
 
