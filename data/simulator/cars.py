@@ -19,6 +19,7 @@ from millisecond.data.simulator.solids import (
 )
 from millisecond.data.simulator.statistics import (
     AMERICAN,
+    BOTTOM,
     FRONT_GAP,
     SIDE_GAP,
     SIZES,
@@ -92,7 +93,7 @@ def _american(rng: np.random.Generator) -> Thing:
     style = list(AMERICAN)[bisect_left(AMERICAN_BOUNDS, rng.random())]
     _, mean, spread = AMERICAN[style]
     size = np.array(mean) + np.array(spread) * rng.standard_normal(3).clip(-2, 2)
-    gaps = (SIDE_GAP + FRONT_GAP, 2 * SIDE_GAP, TOP_GAP)
+    gaps = (SIDE_GAP + FRONT_GAP, 2 * SIDE_GAP, TOP_GAP - BOTTOM)
     return _vehicle(rng, style, tuple((size + gaps).tolist()), "Car")
 
 
@@ -103,13 +104,13 @@ def van(rng: np.random.Generator) -> Thing:
 
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
-    body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height - TOP_GAP)
+    body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
     u, (end, flank) = tuple(rng.random(12 + NUMBERS).tolist()), rng.random(2).tolist()
     unseen = (UNSEEN[0] * end, UNSEEN[1] * end, UNSEEN[2] * flank)
     make = partial(_solids, style, body, u)
-    side, top = width / 2 + 0.2, height
+    side, top = width / 2 + 0.2, height + BOTTOM
     back, front = -body[0] / 2 - SIDE_GAP, body[0] / 2 + FRONT_GAP
-    box = (back, -width / 2, 0.0, front, width / 2, top)
+    box = (back, -width / 2, BOTTOM, front, width / 2, top)
     return Thing(make, (back, -side, 0.0, front, side, top), kind, box, unseen=unseen)
 
 

@@ -17,7 +17,7 @@ from millisecond.data.simulator.solids import (
     solids,
     upright,
 )
-from millisecond.data.simulator.statistics import SIDE_GAP, SIZES, TOP_GAP
+from millisecond.data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
 
 
 def truck(rng: np.random.Generator) -> Thing:
@@ -44,13 +44,13 @@ def trailer(rng: np.random.Generator) -> Thing:
 
 def _labelled(rng: np.random.Generator, box, kind: str, make) -> Thing:
     length, width, height = box
-    body = (length - 2 * SIDE_GAP, width - 2 * SIDE_GAP, height - TOP_GAP)
+    body = (length - 2 * SIDE_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
     side = width / 2 + 0.3
     return Thing(
         partial(make, body, tuple(rng.random(6).tolist())),
-        (-length / 2, -side, 0.0, length / 2, side, height),
+        (-length / 2, -side, 0.0, length / 2, side, height + BOTTOM),
         kind,
-        upright(length, width, height),
+        upright(length, width, height, BOTTOM),
         stem=(length, width + 0.1),  # mirrors are above other things
     )
 

@@ -80,7 +80,7 @@ def test_boxes_lie_around_things_as_annotators_draw_them(kind):
             assert min(inside) > 0.0 and max(inside) < 0.12
             body = hull[np.abs(hull[:, 1]) < box[1, 1]]  # the mirrors lie outside
             assert box[1, 1] - body[:, 1].max() < 0.12
-            assert box[0, 2] == 0.0  # wheels and box begin at the ground
+            assert 0.03 < box[0, 2] < 0.07  # the ground lies below
         else:
             over = thing.make.args[0].carried == "umbrella"
             assert over or 0.0 < box[1, 2] - high[2] < 0.2
@@ -232,7 +232,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {16: "53fe772254bb9891db39ba7323e3f9ecd8e247349473571038b54c90ff775ab1"}
+STREETS = {15: "f9ca25094a82130223ff0e8bfdd45ba6810d2790f999adb9e67dbab672df7606"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
