@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -183,13 +184,13 @@ class SparseConvTensor:
         return self.__dict__ | {"_sites": None, "indice_dict": {}}
 
     def __dir__(self) -> list[str]:
-        return [
-            *_NAMES,
-            *self.__dict__,
-        ]  # OpenPCDet asks at each layer: the usual answer takes long
+        # OpenPCDet asks at each layer: the usual answer takes long
+        return [*_names(type(self)), *self.__dict__]
 
 
-_NAMES = dir(SparseConvTensor)
+@cache
+def _names(kind: type[SparseConvTensor]) -> list[str]:
+    return dir(kind)
 
 
 def whole_numbers(values: Iterable) -> list[int]:

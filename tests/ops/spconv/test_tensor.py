@@ -270,3 +270,15 @@ def test_a_timer_of_spconv_is_taken_and_measures_nothing():
     assert x.replace_feature(x.features)._timer is x._timer
     assert x._timer.get_all_pair_time() == {}
     assert x._timer.collect_by_name("a", {"a.b": 1.0, "ab": 2.0}) == {"a.b": 1.0}
+
+
+def test_dir_names_what_a_class_of_the_programs_own_adds():
+    class Named(spconv.SparseConvTensor):
+        def own(self):
+            return self
+
+    x = tensor()
+    named = Named(x.features, x.indices, x.spatial_shape, x.batch_size)
+    named.note = "kept"
+    assert {"own", "note", "replace_feature"} <= {*dir(named)}
+    assert "own" not in dir(x)
