@@ -2,12 +2,14 @@
 
 import copy
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import millisecond.ops.spconv as spconv
+from millisecond.ops.spconv import fusion
 from tests.helpers.dense_oracle import draws, random_sites
 
 SHAPE = (7, 8, 9)
@@ -247,6 +249,18 @@ def test_statistics_that_are_not_tracked_any_more(device):
     before = norm.running_mean.clone()
     same(net(x).features, one_by_one(net, x).features, 1e-4)
     assert torch.equal(norm.running_mean, before)
+
+
+@pytest.mark.parametrize(("bias", "together"), [(True, 1), (False, 2)])
+def test_a_norm_after_two_convolutions_with_biases_is_one_call_for_each(bias, together):
+    """In training: the biases of one call move its running means at once."""
+    first, second = (spconv.SubMConv3d(16, 16, 3, bias=bias) for _ in range(2))
+    norm = nn.BatchNorm1d(16)
+    blocks = [fusion.block_of(conv, norm, nn.ReLU()) for conv in (first, second)]
+    on_gpu = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda"), shape=(9, 16))
+    assert len(fusion.run_of(blocks, on_gpu)) == together
+    blocks[1] = fusion.block_of(second, nn.BatchNorm1d(16), nn.ReLU())
+    assert len(fusion.run_of(blocks, on_gpu)) == 2
 
 
 class Doubled(nn.Module):
