@@ -118,7 +118,8 @@ def advice(outcome: TrainingOutcome, config: Config) -> list[str]:
     if outcome.validations:
         lines += _of_anchors(outcome.validations[-1], config)
     if outcome.waited > WAITING:
-        workers, more = config.train.workers, "more CPU cores help"  # auto: all cores have one
+        workers = config.train.workers
+        more = "more CPU cores help, or a number for train.workers where some are idle"
         if isinstance(workers, int):
             more = f"train.workers={max(2 * workers, 1)}, while there are CPU cores for them"
         lines.append(f"{outcome.waited:.0%} of the time went by waiting for data: {more}")

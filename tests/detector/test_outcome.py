@@ -99,7 +99,7 @@ def test_waiting_for_data_asks_for_workers():
     assert line.startswith("35% of the time") and "train.workers=8" in line
     chosen = replace(CONFIG, train=replace(CONFIG.train, workers="auto"))
     (line,) = advice(outcome_of(log([(40, 40)], [1], waited=0.35)), chosen)
-    assert line.startswith("35% of the time") and line.endswith("more CPU cores help")
+    assert line.startswith("35% of the time") and "more CPU cores help" in line
 
 
 def test_a_log_with_a_line_half_written(tmp_path):
