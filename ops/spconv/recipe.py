@@ -26,7 +26,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from millisecond.ops.spconv.core import SparseConvTensor
 
 CONSTANTS = (bool, int, float, str, type(None))
-KEPT = "_recipe"  # the attribute of a module that has its recipe, or False where it has none
+KEPT = "a recipe"  # in a module's __dict__, or False where it has none; no name of an attribute
 RELU = nn.ReLU()  # stands for the functions
 # what no symbol sees: exceptions that are caught, changes of globals, functions in functions
 REFUSED = ("SETUP_", "PUSH_EXC", "STORE_GLOBAL", "DELETE_GLOBAL", "MAKE_FUNCTION")
@@ -145,9 +145,10 @@ class Self(Symbol):
 
     def __getattr__(self, name: str) -> Any:
         module, trace = self.__dict__["a symbol of"]  # no name of an attribute
-        kind = getattr(type(module), name, None)
-        if type(kind) is property:
-            return trace.on_symbols(kind.fget)(self)
+        of_class = getattr(type(module), name, None)
+        if type(of_class) is property:
+            trace.properties.append((type(module), name, of_class))
+            return trace.on_symbols(of_class.fget)(self)
         value = getattr(module, name, Unreadable)
         if module._modules.get(name, Unreadable) is not value:
             trace.constants[name] = value
@@ -178,6 +179,8 @@ class Trace:
         self.made: list = []  # by modules and ReLU, in order
         self.constants: dict[str, Any] = {}  # and modules: attributes of the module
         self.names: list[tuple[dict, str, Any]] = []  # globals: of where, name, value
+        self.properties: list[tuple[type, str, property]] = []  # of which class, name, value
+        self.functions: list[tuple[FunctionType, Any, Any]] = []  # with their code and defaults
         self._called: dict[nn.Module, Called] = {}
 
     def called(self, module: nn.Module) -> Called:
@@ -198,6 +201,7 @@ class Trace:
             raise Unreadable
         if any(name.startswith("__") and name != "__dir__" for name in function.__code__.co_names):
             raise Unreadable
+        self.functions.append((function, function.__code__, function.__defaults__))
         names: dict[str, Any] = {"__builtins__": HARMLESS}
         for found in dis.get_instructions(function.__code__):
             if found.opname.startswith(REFUSED):
@@ -267,6 +271,8 @@ class ForwardRecipe:
             and all([each._modules == kept for each, kept in self._modules])
             and all([getattr(module, k, Unreadable) is v for k, v in read.constants.items()])
             and all([names.get(k, Unreadable) is v for names, k, v in read.names])
+            and all([getattr(kind, k, None) is v for kind, k, v in read.properties])
+            and all([f.__code__ is c and f.__defaults__ is d for f, c, d in read.functions])
         )
 
     def is_watched(self) -> bool:

@@ -584,6 +584,39 @@ def test_a_helper_that_is_replaced(monkeypatch):
     agree(module, modes=[(False, False)])
 
 
+def test_a_property_that_is_replaced():
+    module = build(residual)
+    agree(module, modes=[(False, False)])
+    type(module).first_norm = property(lambda self: self.bn3)
+    agree(module, modes=[(False, False)])
+    assert is_read(module)
+
+
+@pytest.mark.parametrize("changed", ["__defaults__", "__code__"])
+def test_a_function_that_changes_in_place(changed):
+    """As where a notebook loads a file again."""
+
+    def forward(self, x, last=True):
+        out = after(x, self.conv1, self.bn1, self.relu)
+        out = self.conv2(out)
+        out = out.replace_feature(self.bn2(out.features))
+        return out.replace_feature(self.relu(out.features)) if last else out
+
+    module = build(forward)
+    agree(module, modes=[(False, False)])
+    new = {"__defaults__": (False,), "__code__": no_relu.__code__}
+    setattr(forward, changed, new[changed])
+    agree(module, modes=[(False, False)])
+    assert is_read(module)
+
+
+def test_attributes_of_any_name():
+    module = build(no_relu)
+    module._recipe = module.recipe = {"a": 1}
+    agree(module)
+    assert is_read(module) and module._recipe == module.recipe == {"a": 1}
+
+
 def test_flags_of_the_program(monkeypatch):
     def forward(self, x):
         return after(x, self.conv1, self.bn1, self.relu) if FLAG else x
