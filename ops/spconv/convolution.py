@@ -33,6 +33,7 @@ class Activation(Enum):
 
 
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
+WINDOW = "a window"  # in a layer's __dict__; no name of an attribute: programs have their own
 
 
 class SparseConvolution(KeepsWeight, SparseModule):
@@ -276,10 +277,10 @@ def check_window(layer: Any) -> None:
 def window(layer: Any) -> ConvGeometry:
     """The window of a convolution or pooling."""
     numbers = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-    kept = layer.__dict__.get("_window")  # asked for in each call
+    kept = layer.__dict__.get(WINDOW)  # asked for in each call
     if kept is None or kept[0] != numbers:
         kept = tuple(map(list, numbers)), ConvGeometry(*map(tuple, numbers))
-        layer.__dict__["_window"] = kept
+        layer.__dict__[WINDOW] = kept
     return kept[1]
 
 

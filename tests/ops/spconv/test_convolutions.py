@@ -161,6 +161,17 @@ def test_groups_in_a_network_without_gradients(dtype, tolerance):
         assert_same(rows.double(), wanted, tolerance)
 
 
+def test_a_window_follows_its_numbers_and_is_no_attribute():
+    x, conv = sparse((5, 6, 7)), layer("SparseConv", 3, C_IN, C_OUT, 3)
+    conv._window = "of the program"
+    assert conv(x).spatial_shape == [3, 4, 5]
+    conv.stride = [2, 2, 2]
+    assert conv(x).spatial_shape == [2, 2, 3]
+    conv.stride[2] = 1
+    assert conv(x).spatial_shape == [2, 2, 5]
+    assert conv._window == "of the program"
+
+
 def test_a_kernel_of_size_one_reads_its_weight_as_spconv_does():
     x = sparse((5, 6, 7))
     conv = layer("SparseConv", 3, C_IN, C_OUT, 1)
