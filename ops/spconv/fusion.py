@@ -178,7 +178,8 @@ def _goes_on(
             # a call adds all biases to the running means at once: to none of them two
             and (block.bias is None or all([b.norm.mean is not norm.mean for b in before]))
         )
-    if weight.is_inference() or norm.training:
+    # nothing tells that a tensor of inference mode changed
+    if norm.training or any([tensor.is_inference() for tensor in _tensors(block)]):
         return False
     return weight.dtype == dtype or torch.is_autocast_enabled(device.type)
 

@@ -263,6 +263,21 @@ def test_a_norm_after_two_convolutions_with_biases_is_one_call_for_each(bias, to
     assert len(fusion.run_of(blocks, on_gpu)) == 2
 
 
+@pytest.mark.parametrize("name", ["running_mean", "weight"])
+def test_norms_with_a_tensor_of_inference_mode(name):
+    net, x = network().eval(), tensor()
+    norm = net[1][1]
+    with torch.inference_mode():
+        made = torch.rand_like(norm.running_mean)
+        setattr(norm, name, nn.Parameter(made) if name == "weight" else made)
+    with torch.no_grad():
+        same(net(x).features, one_by_one(net, x).features)
+    with torch.inference_mode():
+        made += 1
+    with torch.no_grad():
+        same(net(x).features, one_by_one(net, x).features)
+
+
 class Doubled(nn.Module):
     def forward(self, tensor):
         return 2 * tensor
