@@ -179,7 +179,7 @@ class Trace:
         self.made: list = []  # by modules and ReLU, in order
         self.constants: dict[str, Any] = {}  # and modules: attributes of the module
         self.names: list[tuple[dict, str, Any]] = []  # globals: of where, name, value
-        self.properties: list[tuple[type, str, property]] = []  # of which class, name, value
+        self.properties: list[tuple[type, str, property]] = []  # of a class: name, value
         self.functions: list[tuple[FunctionType, Any, Any]] = []  # with their code and defaults
         self._called: dict[nn.Module, Called] = {}
 
