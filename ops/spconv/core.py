@@ -185,7 +185,7 @@ class SparseConvTensor:
 
     def __dir__(self) -> list[str]:
         # OpenPCDet asks at each layer: the usual answer takes long
-        return [*_names(type(self)), *self.__dict__]
+        return [*_names(type(self)), *self.__dict__]  # type: ignore[arg-type]  # classes are hashable
 
 
 @cache
