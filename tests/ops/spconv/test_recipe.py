@@ -610,6 +610,20 @@ def test_a_function_that_changes_in_place(changed):
     assert is_read(module)
 
 
+def test_a_forward_that_a_notebook_loads_again():
+    """IPython's autoreload gives the old function the new one's code and attributes."""
+    module = build(no_relu)
+    agree(module, modes=[(False, False)])
+    old, new = type(module).forward, type(build(residual)).forward
+    old.__code__, old.__dict__ = new.__code__, new.__dict__
+    expected = build(residual)
+    expected.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        got, wanted = (each.eval()(tensor()).features for each in (module, plain(expected)))
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    assert is_read(module)
+
+
 def test_attributes_of_any_name():
     module = build(no_relu)
     module._recipe = module.recipe = {"a": 1}
