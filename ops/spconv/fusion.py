@@ -173,6 +173,7 @@ def _goes_on(
             and device.type == "cuda"
             and weight.ndim > 3  # of one dimension it would be read as [V, C_in, C_out]
             and weight.dtype == norm.scale.dtype == torch.float32
+            and (block.bias is None or block.bias.dtype == torch.float32)
             and norm.momentum is not None
             and (not before or _together(block, before[0]))
             # a call adds all biases to the running means at once: to none of them two
