@@ -1,5 +1,5 @@
 """Files that are either whole or not there, and folders that one program at a time writes to; what
-is said of packages and memory that are missing."""
+is said of packages and memory that are missing; the cores of the host."""
 
 import errno
 import fcntl
@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of the container's processor time, and its period
 MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
 # of modules that are named otherwise, or need more than their own package
@@ -224,3 +225,13 @@ def _lock(path: Path):
                 file.flush()
                 return file
         file.close()  # the previous holder has just removed the file
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, at most as many as its container has time for."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = QUOTA.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return own
+    return own if quota == "max" else min(own, max(int(quota) // int(period), 1))

@@ -70,6 +70,9 @@ class ConvChain(nn.Module):
         the residual [N_out, C_out], of the type of the weights, before its ReLU, or has none."""
         if len(kernel_maps) != self.count:
             raise ValueError(f"kernel_maps: expected {self.count}, got {len(kernel_maps)}")
+        dtype = self.weight_0.dtype
+        if residual is not None and residual.dtype != dtype:
+            raise ValueError(f"residual: {residual.dtype}, weights are {dtype}")
         weights, end = self._packed_weights(), (residual, relu)
         if isinstance(weights, GpuWeights):
             return _on_kernels(features, weights, self._biases, kernel_maps, *end)

@@ -8,7 +8,6 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import os
 import re
 import sys
 import time
@@ -24,7 +23,7 @@ from tqdm import tqdm
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
 from millisecond.data.checks.scans import Note, Tally, is_usual
-from millisecond.data.files import is_uri
+from millisecond.data.files import is_uri, usable_cores
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
@@ -290,7 +289,7 @@ def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]
     few = len(inputs) <= TOGETHER and all(isinstance(one, ScanFile) for one in inputs)
     if few:
         return 0
-    return readers_beside(usable_device(device).type, len(os.sched_getaffinity(0)))
+    return readers_beside(usable_device(device).type, usable_cores())
 
 
 def readers_beside(device: str, cores: int) -> int:

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from millisecond.data.files import usable_cores
 from millisecond.data.schema import read_file
 from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import Site
 from millisecond.data.simulator.sensors import sensor_names, street_sensor
-from millisecond.data.simulator.trees import SUFFIXES, usable_cores, write_folder_tree
+from millisecond.data.simulator.trees import SUFFIXES, write_folder_tree
 from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """example:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,14 @@ import yaml
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
-from millisecond.data.files import locked, read_text, replacing, write_lines, write_text
+from millisecond.data.files import (
+    locked,
+    read_text,
+    replacing,
+    usable_cores,
+    write_lines,
+    write_text,
+)
 from millisecond.data.folder.labels import label_lines
 from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.frame import Frame
@@ -165,13 +171,6 @@ def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> 
             f"{lists[split]}: {some(foreign)} not simulated; take another name for the split"
         )
     return listed
-
-
-def usable_cores() -> int:
-    """How many cores this process may use; a container often has fewer than the machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def write_all(

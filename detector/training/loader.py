@@ -26,12 +26,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from millisecond.data.augment import Augmentation, GroundTruthDatabase, drop_outside, shuffle_points
 from millisecond.data.checks.leveling import leveled
+from millisecond.data.files import usable_cores
 from millisecond.data.frame import Batch, Frame, Frames, collate
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
 from millisecond.detector.training.distributed import Processes
 
-MOST = 24  # workers that `auto` starts: simulated streets need 21 of them beside an H200
+MOST_BESIDE_A_GPU = 24  # that `auto` starts: 21 were enough for simulated streets beside an H200
 
 
 def workers_for(wanted: int | Literal["auto"], processes: Processes) -> int:
@@ -47,7 +48,7 @@ def workers_for(wanted: int | Literal["auto"], processes: Processes) -> int:
         return 0
     own = platform.node(), os.sched_getaffinity(0)
     together = processes.gather(own).count(own)
-    return min(max(len(own[1]) // together - 1, 1), MOST)
+    return min(max(usable_cores() // together - 1, 1), MOST_BESIDE_A_GPU)
 
 
 def prepare_worker(_) -> None:

@@ -2,18 +2,20 @@ import multiprocessing
 import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from millisecond.data import files
 from millisecond.data.simulator import simulate
 from millisecond.detector.config import parse_config
 from millisecond.detector.training.build import precision_on
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import (
     AHEAD,
-    MOST,
+    MOST_BESIDE_A_GPU,
     PREFETCH,
     OrderedLoader,
     StepSampler,
@@ -257,13 +259,37 @@ class Beside(Processes):
 
 @pytest.mark.parametrize(
     ("cores", "processes", "workers"),
-    [(16, Processes, 15), (16, Beside, 7), (2, Processes, 1), (1, Beside, 1), (128, Beside, MOST)],
+    [
+        (16, Processes, 15),
+        (16, Beside, 7),
+        (2, Processes, 1),
+        (1, Beside, 1),
+        (128, Beside, MOST_BESIDE_A_GPU),
+    ],
 )
 def test_workers_by_the_cores_of_a_gpus_process(monkeypatch, cores, processes, workers):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(files, "QUOTA", Path("/not/there"))
     assert workers_for("auto", processes(0, 1, torch.device("cuda"))) == workers
     assert workers_for(3, processes(0, 1, torch.device("cuda"))) == 3
     assert workers_for("auto", processes(0, 1, CPU)) == 0  # the network needs the cores
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [
+        ("max 100000", 16),
+        ("400000 100000", 4),
+        ("50000 100000", 1),
+        ("9900000 100000", 16),
+        ("", 16),
+    ],
+)
+def test_cores_of_a_container_are_its_quota(monkeypatch, tmp_path, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr(files, "QUOTA", tmp_path / "cpu.max")
+    files.QUOTA.write_text(quota)
+    assert files.usable_cores() == cores
 
 
 @pytest.mark.parametrize(("device", "precision"), [("cuda", "fp16"), ("cpu", "fp32")])

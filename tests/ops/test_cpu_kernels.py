@@ -196,6 +196,22 @@ def test_what_would_be_read_beyond_its_end_is_an_error():
 
 
 @needs_kernels
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_chain_adds_a_residual_at_its_end(relu):
+    draw = torch.Generator().manual_seed(3)
+    weights = [torch.randn(3, *pair, generator=draw) for pair in ((4, 8), (8, 6))]
+    biases = [torch.randn(width, generator=draw) for width in (8, 6)]
+    rows, residual = torch.randn(9, 4, generator=draw), torch.randn(9, 6, generator=draw)
+    table = Table(torch.randint(-1, 9, (3, 9), generator=draw, dtype=torch.int32))
+    chain, maps = ConvChain(weights, biases), [KernelMap(table, None)] * 2
+    inner = expected(rows, weights[0], biases[0], None, table, True)
+    wanted = expected(inner, weights[1], biases[1], residual, table, relu)
+    torch.testing.assert_close(chain(rows, maps, residual, relu), wanted.float())
+    with pytest.raises(ValueError, match="residual: .*16, weights are .*32"):
+        chain(rows, maps, residual.half())
+
+
+@needs_kernels
 def test_what_is_not_finite_stays():
     features = torch.tensor([[torch.nan, 1], [torch.inf, 1], [-torch.inf, 1]])
     table = Table(torch.arange(3, dtype=torch.int32)[None])

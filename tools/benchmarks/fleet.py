@@ -3,7 +3,6 @@ and of each of its stages by itself."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from statistics import median
 import numpy as np
 
 from millisecond.data.checks.scans import is_usual
+from millisecond.data.files import usable_cores
 from millisecond.data.formats.clouds import read_rows, read_scan
 from millisecond.data.formats.points import require_scan
 from millisecond.data.live.inputs import find_inputs
@@ -60,7 +60,7 @@ def measure(sets: Sequence[Scans], scans: int, precision: str, others: Sequence[
             table = options.output.suffix == SUFFIX
             stage = "everything, to a table" if table else "everything"
             rows.append(_row(clouds, stage, scans / (time.perf_counter() - started)))
-    device, cores = hardware(detector.device), len(os.sched_getaffinity(0))
+    device, cores = hardware(detector.device), usable_cores()
     print(f"{device}, {cores} cores, {processes} processes beside the detector's")
     about = {"device": device, "cores": cores, "processes": processes, "precision": precision}
     return {**about, "scans": scans, "stages": rows}
