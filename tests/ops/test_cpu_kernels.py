@@ -207,7 +207,7 @@ def test_a_chain_adds_a_residual_at_its_end(relu):
     inner = expected(rows, weights[0], biases[0], None, table, True)
     wanted = expected(inner, weights[1], biases[1], residual, table, relu)
     torch.testing.assert_close(chain(rows, maps, residual, relu), wanted.float())
-    with pytest.raises(ValueError, match="residual: .*16, weights are .*32"):
+    with pytest.raises(ValueError, match=r"residual: .*16, weights are .*32"):
         chain(rows, maps, residual.half())
 
 
