@@ -96,15 +96,10 @@ def conv_blocks_definition(
     residual: Tensor | None = None,
 ) -> Tensor:
     """`conv_blocks` in plain torch."""
-    ends = _ends(len(weights), residual)
+    ends = [None] * (len(weights) - 1) + [residual]
     for weight, kernel_map, norm, end in zip(weights, kernel_maps, norms, ends, strict=True):
         features = _activated(norm(sparse_conv(features, weight, kernel_map)), end)
     return features
-
-
-def _ends(count: int, residual: Tensor | None) -> list[Tensor | None]:
-    """What each of so many blocks adds before its ReLU."""
-    return [None] * (count - 1) + [residual]
 
 
 def _activated(normal: Tensor, residual: Tensor | None) -> Tensor:
@@ -161,7 +156,7 @@ def _traceable(
     residual: Tensor | None,
 ) -> Tensor:
     """The same layer by layer: torch.compile takes no operator that writes to lists of tensors."""
-    ends = _ends(len(weights), residual)
+    ends = [None] * (len(weights) - 1) + [residual]
     for weight, kernel_map, norm, end in zip(weights, kernel_maps, norms, ends, strict=True):
         if kernel_map.forward.count is not None:
             raise NotImplementedError("kernel_maps: with counts they cannot be compiled")

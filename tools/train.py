@@ -9,19 +9,20 @@ import argparse
 import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from millisecond.data.augment import GroundTruthDatabase
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
 from millisecond.data.metric.kitti import WIDTH
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.data.simulator.sensors import street_sensor
-from millisecond.detector.config import load_config
+from millisecond.detector.config import Config, load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
@@ -143,18 +144,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         dataset_for, config, options.root, prepared=options.prepared, velocities=moving
     )
     validation_frames = opened(options.val_split)
-    frames: Dataset | SimulatedStreets
-    database = None
-    if options.streets:
-        crop = config.grid.crop_to_image
-        sensor = street_sensor(options.sensor or config.train.sensor)
-        first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
-        frames = SimulatedStreets(options.streets, first, sensor, crop)
-    else:
-        frames = opened(options.train_split or "train")
-        if any(config.augment.sample.values()):
-            labelled = frames
-            database = group.of_first(lambda: open_database(labelled))
+    frames, database = training_frames(options, config, opened, group)
     with ExitStack() as held:
         group.of_first(lambda: held.enter_context(locked(options.output)))
         if group.first:
@@ -180,6 +170,20 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     elif group.first:
         print(report(training, options))
     return EXIT_CODE.get(stopped_by, 0)
+
+
+def training_frames(
+    options: argparse.Namespace, config: Config, opened: Callable[[str], Dataset], group: Processes
+) -> tuple[Dataset | SimulatedStreets, GroundTruthDatabase | None]:
+    """What to train on, and the objects to paste into it."""
+    if options.streets:
+        sensor = street_sensor(options.sensor or config.train.sensor)
+        first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
+        return SimulatedStreets(options.streets, first, sensor, config.grid.crop_to_image), None
+    frames = opened(options.train_split or "train")
+    if not any(config.augment.sample.values()):
+        return frames, None
+    return frames, group.of_first(lambda: open_database(frames))
 
 
 def report(training: Training, options: argparse.Namespace) -> str:
