@@ -175,7 +175,7 @@ def same_device(**tensors: Tensor | None) -> None:
             first, of_first = device, name
         if device != first:
             raise ValueError(f"{name}: on {device}, {of_first} on {first}")
-        if device.type not in ("cpu", "cuda"):
+        if not (tensor.is_cuda or tensor.is_cpu):
             raise ValueError(f"{name}: on {device}, which is neither a CPU nor a GPU")
 
 

@@ -32,7 +32,6 @@ from millisecond.ops.row_order import ALL, MOST_OFFSETS
 from millisecond.ops.rulebook import KernelMap, Table
 from millisecond.ops.sites import Sites, sites_of
 from millisecond.ops.sparse_conv import (
-    check_features,
     check_shapes,
     mixed_conv,
     pack_weight,
@@ -76,14 +75,18 @@ class SparseTensor:
         return sites_of(self.coords, tuple(self.spatial_shape), self.batch_size)
 
     def on(self, sites: Sites, features: Tensor) -> SparseTensor:
-        """Features [N', C'] on other sites of these grids."""
-        other = SparseTensor(features, sites.indices, sites.shape, self.batch_size)
-        other.__dict__["sites"] = sites
+        """The results [N', C'] of a layer on sites of these grids. Nothing is checked."""
+        other = object.__new__(type(self))
+        own = features, sites.indices, sites.shape, self.batch_size, sites
+        other.__dict__.update(zip(ON_SITES, own, strict=True))
         return other
 
     def dense(self) -> Tensor:
         """[B, C, *spatial_shape], zero where no site is active."""
         return dense(self.features, self.coords, self.spatial_shape, self.batch_size)
+
+
+ON_SITES = "features", "coords", "spatial_shape", "batch_size", "sites"
 
 
 def product(
@@ -95,7 +98,8 @@ def product(
     outputs_first: bool = False,
     groups: int = 1,  # of channels; the weight has C_in / groups
 ) -> Tensor:  # [N_out, C_out]
-    """The sparse convolution of a layer; differentiable. Under autocast in its type.
+    """The sparse convolution of a layer; differentiable. Under autocast in its type. The caller has
+    checked the features and the weight.
 
     The tensor cores take multiples of 16 channels. Others are filled up with zeros.
     """
@@ -118,7 +122,6 @@ def product(
         features = pad(features, (0, inputs))
     features = features.contiguous()
     if fill:
-        check_features(features, kernel_map)
         out = mixed_conv(features, ready.weight, kernel_map, ready.bias, packed=ready.packed)
     else:
         out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
@@ -214,16 +217,19 @@ class PreparedWeight:
         groups: int = 1,
     ) -> Prepared:
         """See `prepare`."""
-        tensors = [weight] if bias is None else [weight, bias]
-        if any(tensor.is_inference() for tensor in tensors):  # nothing tells that these changed
+        if weight.is_inference() or (bias is not None and bias.is_inference()):
+            # nothing tells when they change
             return prepare(weight, bias, dtype, fill, outputs_first, groups)
-        state = dtype, fill, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
+        key = id(weight), weight.data_ptr(), weight._version
+        state: tuple = dtype, fill, tf32_allowed(), *key
+        if bias is not None:
+            state += id(bias), bias.data_ptr(), bias._version
         if self._ready is None or self._state != state:
-            weight = weight.detach().to(dtype)
-            ready = prepare(weight, bias, dtype, fill, outputs_first, groups)
+            weight = weight.detach()
+            ready = prepare(weight.to(dtype), bias, dtype, fill, outputs_first, groups)
             single = None if ready.bias is None else _single(ready.bias)
             packed = pack_weight(ready.weight) if fill else None
-            self._state, self._sources = state, [tensor.detach() for tensor in tensors]
+            self._state, self._sources = state, [weight, *([] if bias is None else [bias.detach()])]
             self._ready = Prepared(ready.weight, single, packed)
         return self._ready
 
@@ -373,7 +379,8 @@ class Conv(KeepsWeight):
         self, features: Tensor, kernel_map: KernelMap, inputs: Sites, outputs: Sites
     ) -> Tensor:
         """The same along a map that the sites keep: its rows in an order where that is faster."""
-        channels = self.weight.shape[1] * self.groups, self.weight.shape[2]
+        _, c_in, c_out = self.weight.shape
+        channels = c_in * self.groups, c_out
         return self.convolve(features, ordered(kernel_map, features, channels, inputs, outputs))
 
     def extra_repr(self) -> str:
@@ -405,7 +412,7 @@ class SubmanifoldConv(Conv):
         sites = x.sites
         sites.follow(self)
         kernel_map = sites.submanifold(self.kernel_size, self.dilation)
-        return x.replace(self.convolve_between(x.features, kernel_map, sites, sites))
+        return x.on(sites, self.convolve_between(x.features, kernel_map, sites, sites))
 
 
 class _OverStridedMap(nn.Module):

@@ -1,7 +1,8 @@
-"""Kernel maps from the lines of sorted sites, for large grids with few sites.
+"""Kernel maps of large grids with few sites, in whose memory the cells do not count.
 
-They take memory for the lines of the grid, 4 bytes each, not for its cells as the bitmap of
-`ops.kernel_map` does. The kernels are in csrc/index/lines.cu and reached.cu.
+A submanifold map comes from a table of the sites' locations, in any order of the sites
+(csrc/index/locations.cu); a strided one from the lines of sorted sites, which take 4 bytes each
+(lines.cu and reached.cu). The bitmap of `ops.kernel_map` takes a bit for each cell.
 """
 
 from __future__ import annotations
@@ -31,18 +32,6 @@ def too_large(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]
     return 4 * workspace_words(batch_size, shapes) > limit
 
 
-def submanifold_map(
-    coords: Tensor,  # [N, 1 + D] int32, sorted
-    shape: tuple[int, ...],
-    batch_size: int,
-    kernel: tuple[int, ...],
-    dilation: tuple[int, ...],
-) -> KernelMap:
-    """See ops.kernel_map.submanifold_map."""
-    window = ConvGeometry.around(kernel, dilation)
-    return KernelMap.around(Table(line_table(coords, coords, batch_size, shape, window)))
-
-
 def strided_map(
     coords: Tensor,  # [N, 1 + D] int32, sorted
     shape: tuple[int, ...],
@@ -63,7 +52,7 @@ def strided_map(
 # ---- whether sites are sorted, unique and inside of their grid ----------------------------------
 
 
-NOT_INCREASING, OUTSIDE = 1, 2
+NOT_INCREASING, OUTSIDE, TWICE = 1, 2, 4
 
 
 def site_order(coords: Tensor, batch_size: int, shape: Sequence[int]) -> Tensor:
@@ -114,20 +103,22 @@ def line_table(
 
 
 def site_table(
-    coords: Tensor,  # [N, 1 + D] int32
+    coords: Tensor,  # [N, 1 + D] int32, in any order
     batch_size: int,
     shape: Sequence[int],
-    window: ConvGeometry,  # whose outputs are on the sites
+    window: ConvGeometry,  # of a submanifold convolution
+    known: bool = False,
 ) -> tuple[Tensor, int]:  # [V, N] int32
-    """The table of sites that are likely to be sorted, and the number of `site_order`. Where
-    that is not 0 the table holds anything.
+    """The table of a submanifold convolution, and 0 or the sum of the faults: NOT_INCREASING,
+    OUTSIDE, TWICE where a site is there twice. With the latter two the table holds anything.
 
-    A GPU makes the table while the host waits for the number.
+    A GPU makes the table while the host waits for the faults. `known`: there is none, nor does
+    anybody wait.
     """
     if not on_kernels(coords):
         return site_table_definition(coords, batch_size, shape, window)
     grid = batch_size, three_axes(shape, 1), window.numbers()
-    return torch.ops.millisecond.site_table(coords.contiguous(), *grid)
+    return torch.ops.millisecond.site_table(coords.contiguous(), *grid, known)
 
 
 @fake("line_table")
@@ -136,7 +127,7 @@ def _fake_line_table(coords, source, batch_size, shape, window, transposed) -> T
 
 
 @fake("site_table")
-def _fake_site_table(coords, batch_size, shape, window) -> tuple[Tensor, int]:
+def _fake_site_table(coords, batch_size, shape, window, known) -> tuple[Tensor, int]:
     return coords.new_empty(prod(window[:3]), coords.shape[0]), 0
 
 
@@ -174,7 +165,12 @@ def site_table_definition(
 ) -> tuple[Tensor, int]:
     """`site_table` in plain torch."""
     fault = int(site_order_definition(coords, batch_size, shape))
-    return line_table_definition(coords, coords, batch_size, shape, window, False), fault
+    keys, order = linear_keys(coords, shape).sort()
+    if (keys[1:] == keys[:-1]).any():
+        fault |= TWICE
+    rows = torch.cat((order.int(), order.new_full((1,), -1, dtype=torch.int32)))
+    table = line_table_definition(coords, coords[order], batch_size, shape, window, False)
+    return rows[table], fault
 
 
 # ---- outputs of a strided convolution -----------------------------------------------------------

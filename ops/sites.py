@@ -30,7 +30,6 @@ from millisecond.ops.geometry import (
     submanifold_window,
 )
 from millisecond.ops.kernel_map import (
-    index_pyramid,
     map_of,
     pyramid_builder,
     reached_outputs,
@@ -41,6 +40,7 @@ from millisecond.ops.kernel_map import (
 )
 from millisecond.ops.line_maps import (
     OUTSIDE,
+    TWICE,
     line_table,
     site_order,
     site_order_definition,
@@ -132,8 +132,8 @@ class Sites:
         if self._foreseen is not None:
             self._build_foreseen(self._foreseen, torch.is_grad_enabled())
         found = self._submanifold.get((kernel, dilation))
-        if found is None:
-            found = self._map_by_lines(kernel, dilation)
+        if found is None and self.indices.is_cuda and len(self.shape) in INDEXED:
+            found = self._map_by_locations(kernel, dilation)
         if found is None:
             coords, order = self.ordered()
             found = submanifold_in(order, self._submanifold_map(coords, kernel, dilation))
@@ -217,16 +217,7 @@ class Sites:
     def _submanifold_map(
         self, coords: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]
     ) -> KernelMap:
-        grid = self.shape, self.batch_size
-        if line_maps.too_large(coords, self.batch_size, [self.shape]):
-            return line_maps.submanifold_map(coords, *grid, kernel, dilation)
-        if not coords.is_cuda or any(step != 1 for step in dilation) or len(coords) == 0:
-            return submanifold_map(coords, *grid, kernel, dilation)
-        # with a capacity nothing is read back: the number of outputs is known
-        sizes = [len(coords)]
-        found = index_pyramid(coords, *grid, (), kernel, True, sizes).levels[0].submanifold
-        assert found is not None  # asked for
-        return KernelMap.around(Table(found.forward.neighbours))
+        return submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
 
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
@@ -268,18 +259,17 @@ class Sites:
             raise WrongSites(self.indices, self.shape, self.batch_size)
         return coords, order
 
-    def _map_by_lines(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap | None:
-        """The map of sites that are likely to be sorted, on a GPU; None where they are not."""
-        if self._ordered is not None or self._record is None or not self._record.is_sorted:
-            return None
-        if not self.indices.is_cuda:
-            return None
+    def _map_by_locations(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+        """The map on a GPU, whatever the order of the rows."""
         coords = self.indices.int().contiguous()
-        window = ConvGeometry.around(kernel, dilation)
-        neighbours, fault = site_table(coords, self.batch_size, self.shape, window)
-        if fault:
-            return None
-        self._ordered = coords, None
+        window, known = ConvGeometry.around(kernel, dilation), self._ordered is not None
+        neighbours, fault = site_table(coords, self.batch_size, self.shape, window, known)
+        if fault & (OUTSIDE | TWICE):
+            raise WrongSites(self.indices, self.shape, self.batch_size)
+        if not fault and not known:
+            self._ordered = coords, None
+        if fault and self._record is not None:
+            self._record.is_sorted = False
         return KernelMap.around(Table(neighbours))
 
     def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
@@ -417,12 +407,13 @@ class Record:
     def saw_submanifold(
         self, level: int, kernel: tuple[int, ...], dilation: tuple[int, ...]
     ) -> None:
+        if level < len(self.kernels) and kernel in self.kernels[level]:  # most often
+            return
         if max(dilation) > 1:
             return
         while len(self.kernels) <= level:
             self.kernels.append([])
-        if kernel not in self.kernels[level]:
-            self.kernels[level].append(kernel)
+        self.kernels[level].append(kernel)
 
     def saw_strided(self, level: int, geometry: ConvGeometry) -> bool:
         """Whether it goes on with the chain."""

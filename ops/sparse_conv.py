@@ -7,7 +7,7 @@ with the weights of all offsets at once; on a CPU csrc/cpu/convolution.cpp does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -77,7 +77,7 @@ def check_features(features: Tensor, kernel_map: KernelMap) -> None:
         )
     if kernel_map.backward is not None:
         rows = kernel_map.backward.neighbours.shape[1]
-        if rows != len(features):
+        if rows != features.shape[0]:
             raise ValueError(f"features: {len(features)} rows, the kernel map has {rows} inputs")
         return
     if features.requires_grad and torch.is_grad_enabled():
@@ -104,17 +104,18 @@ def check_shapes(
         inputs = features.shape[1] if groups == 1 else f"{features.shape[1]} / {groups}"
         raise ValueError(f"weight: expected [{offsets}, {inputs}, C_out], got {list(weight.shape)}")
     channels = weight.shape[2]
-    for name, tensor, shape in (
-        ("weight", weight, None),
-        ("bias", bias, (channels,)),
-        ("residual", residual, (rows, channels)),
-    ):
-        if tensor is None:
-            continue
-        if tensor.device != features.device:
-            raise ValueError(f"{name}: on {tensor.device}, features on {features.device}")
-        if shape is not None and tensor.shape != shape:
-            raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
+    _check_tensor("weight", weight, weight.shape, features)
+    if bias is not None:
+        _check_tensor("bias", bias, (channels,), features)
+    if residual is not None:
+        _check_tensor("residual", residual, (rows, channels), features)
+
+
+def _check_tensor(name: str, tensor: Tensor, shape: Sequence[int], features: Tensor) -> None:
+    if tensor.device != features.device:
+        raise ValueError(f"{name}: on {tensor.device}, features on {features.device}")
+    if tensor.shape != shape:
+        raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
 
 
 def check_conv(
@@ -153,10 +154,10 @@ def mixed_conv(
     forward, backward = kernel_map
     if torch.is_grad_enabled():
         back = NO_TABLE if backward is None else backward[:4]
-        return torch.ops.millisecond.train_conv(
+        return torch.ops.millisecond.train_conv.default(
             features, weight, bias, residual, relu, *forward[:4], *back, tf32_allowed()
         )
-    return torch.ops.millisecond.conv(
+    return torch.ops.millisecond.conv.default(  # without a search, for the host's sake
         features,
         weight,
         False,

@@ -216,6 +216,7 @@ def lines_of_sites(scene: Scene) -> Iterator[Call]:
         line_table(coords, below, batch, below_shape, DOWN, transposed=True)
         site_order(coords.flip(0), 1, shape)
         site_table(coords.flip(0), batch, shape, AROUND)
+        site_table(coords, batch, shape, AROUND, known=True)
 
 
 @example("train_conv", "conv", "conv_weight_gradient")

@@ -180,7 +180,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
             else:
                 features = product(features, weight, kernel_map, bias, kept, True, self.groups)
             out = out.on(target, features)
-            self.record(len(target.indices))
+            if self.record_voxel_count:
+                self.record(len(target.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
         if self.act_type is not Activation.None_:

@@ -208,11 +208,10 @@ def expand_nd(ndim: int, val: int | Sequence[int] | Tensor) -> list[int]:
 
 def check_rows(input: SparseConvTensor) -> None:
     """ValueError unless there is a row of features for each site, on one device."""
-    same_device(features=input.features, indices=input.indices)
-    if len(input.features) != len(input.indices):
-        raise ValueError(
-            f"features: {list(input.features.shape)}, indices have {len(input.indices)} rows"
-        )
+    features, indices = input.features, input.indices
+    same_device(features=features, indices=indices)
+    if features.shape[0] != indices.shape[0]:
+        raise ValueError(f"features: {list(features.shape)}, indices have {len(indices)} rows")
 
 
 def of_dimensions(name: str, *bases: type, most: int = 4) -> list[Any]:

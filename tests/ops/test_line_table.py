@@ -1,10 +1,10 @@
-"""Tables from lines of sites against the tables of kernel maps."""
+"""Tables from lines and locations of sites against the tables of kernel maps."""
 
 import pytest
 import torch
 
 from millisecond.ops import ConvGeometry, line_maps, strided_map, submanifold_map
-from millisecond.ops.line_maps import NOT_INCREASING, OUTSIDE, line_table, site_table
+from millisecond.ops.line_maps import NOT_INCREASING, OUTSIDE, TWICE, line_table, site_table
 from tests.helpers.dense_oracle import STRIDED, random_sites
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -26,41 +26,71 @@ def test_strided_and_back(shape, k, s, p, dilation, device):
     assert line_maps.strided_map(coords, shape, 3, geometry, False)[2].backward is None
 
 
+@pytest.mark.gpu
+def test_more_lines_than_a_block_finds():
+    shape, around = (60, 201, 11), ConvGeometry.around((3, 3, 3), (1, 1, 1))
+    coords = random_sites(4, 2, shape, 0.02)
+    coords = coords[(coords[:, 1] < 7) | (coords[:, 1] > 41)]  # blocks of lines without sites
+    there = coords.cuda().contiguous()
+    found = line_table(there, there, 2, shape, around)
+    assert torch.equal(found.cpu(), submanifold_map(coords, shape, 2).forward.neighbours)
+
+
+def in_order(table, order):
+    """A table of sorted rows as the table of rows `order`."""
+    rank = order.argsort().int()
+    columns = table[:, order]
+    return torch.where(columns < 0, columns, rank[columns.long()])
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("shape", [(5, 6, 7), (8, 9)])
-def test_submanifold(shape, device):
-    kernel, dilation = (3, 5, 3)[-len(shape) :], (1, 1, 2)[-len(shape) :]
-    for seed, density in ((2, 0.3), (3, 0.0)):
+@pytest.mark.parametrize("shape", [(5, 6, 7), (8, 9), (3, 4, 90)])
+def test_of_sites_in_any_order(shape, device):
+    kernel, dilation = (3, 5, 7)[-len(shape) :], (1, 1, 2)[-len(shape) :]
+    around = ConvGeometry.around(kernel, dilation)
+    for seed, density in ((2, 0.3), (3, 0.0), (4, 1.0)):
         coords = random_sites(seed, 2, shape, density).to(device)
-        found = line_maps.submanifold_map(coords, shape, 2, kernel, dilation)
-        expected = submanifold_map(coords, shape, 2, kernel, dilation)
-        assert torch.equal(found.forward.neighbours, expected.forward.neighbours)
+        expected = submanifold_map(coords, shape, 2, kernel, dilation).forward.neighbours
+        for known in (False, True):
+            table, fault = site_table(coords, 2, shape, around, known)
+            assert fault == 0
+            assert torch.equal(table, expected)
+        order = torch.randperm(len(coords), device=device)
+        table, fault = site_table(coords[order], 2, shape, around)
+        assert fault in ({0} if len(coords) < 2 else {0, NOT_INCREASING})
+        assert torch.equal(table, in_order(expected, order))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_faults_of_sites(device):
+    shape, around = (5, 6, 7), ConvGeometry.around((3, 3, 3), (1, 1, 1))
+    coords = random_sites(2, 2, shape, 0.3).to(device)
+
+    def fault(rows, shape=shape):
+        return site_table(rows, 2, shape, around)[1]
+
+    assert fault(coords) == fault(coords[:0]) == 0
+    assert fault(coords.flip(0)) == NOT_INCREASING
+    assert fault(coords[[0, 0, 1]]) == NOT_INCREASING + TWICE
+    assert fault(coords[[3, 0, 1, 3]]) == NOT_INCREASING + TWICE
+    assert fault(coords, (4, 6, 7)) & OUTSIDE
+    far = torch.tensor([[0, -(2**31), 0, 0], [1, 0, 2**31 - 1, -1]], dtype=torch.int32)
+    assert fault(far.to(device)) == OUTSIDE
 
 
 @pytest.mark.gpu
-def test_more_lines_than_a_block_finds():
-    shape = (60, 201, 11)
-    coords = random_sites(4, 2, shape, 0.02)
-    coords = coords[(coords[:, 1] < 7) | (coords[:, 1] > 41)]  # blocks of lines without sites
-    found = line_maps.submanifold_map(coords.cuda().contiguous(), shape, 2, (3, 3, 3), (1, 1, 1))
-    expected = submanifold_map(coords, shape, 2)
-    assert torch.equal(found.forward.neighbours.cpu(), expected.forward.neighbours)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("shape", [(5, 6, 7), (8, 9)])
-def test_of_sites_that_may_be_sorted(shape, device):
-    dims = len(shape)
-    kernel, steps = (3, 5, 3)[-dims:], (1,) * dims
-    window = ConvGeometry(kernel, steps, tuple(k // 2 for k in kernel), steps)
-    coords = random_sites(2, 2, shape, 0.3).to(device)
-    table, fault = site_table(coords, 2, shape, window)
-    assert fault == 0
-    assert torch.equal(table, submanifold_map(coords, shape, 2, kernel).forward.neighbours)
-    assert site_table(coords[:0], 2, shape, window)[1] == 0
-    assert site_table(coords.flip(0), 2, shape, window)[1] == NOT_INCREASING
-    assert site_table(coords[[0, 0, 1]], 2, shape, window)[1] == NOT_INCREASING
-    assert site_table(coords, 2, (shape[0] - 1, *shape[1:]), window)[1] & OUTSIDE
+@pytest.mark.parametrize("apart", [(1, 1, 1), (1, 1, 8), (7, 64, 1024)])
+def test_many_sites_of_one_kind(apart):
+    """Sites that begin at the same place of a sector, or lie far apart, are found as well."""
+    dense = random_sites(5, 2, (8, 40, 50), 0.5)
+    coords = dense * torch.tensor((1, *apart), dtype=torch.int32)
+    shape = tuple(n * a for n, a in zip((8, 40, 50), apart, strict=True))
+    around = ConvGeometry.around((3, 3, 3), apart)
+    expected = submanifold_map(dense, (8, 40, 50), 2).forward.neighbours
+    order = torch.randperm(len(coords))
+    table, fault = site_table(coords[order].cuda().contiguous(), 2, shape, around)
+    assert fault == NOT_INCREASING
+    assert torch.equal(table.cpu(), in_order(expected, order))
 
 
 @pytest.mark.gpu
@@ -70,6 +100,6 @@ def test_opcheck():
     arguments = coords, coords, 2, (5, 6, 7), window, False
     torch.library.opcheck(torch.ops.millisecond.line_table, arguments)
     arguments = coords, 2, (3, 3, 4), window
-    torch.library.opcheck(torch.ops.millisecond.site_table, (coords, 2, (5, 6, 7), window))
+    torch.library.opcheck(torch.ops.millisecond.site_table, (coords, 2, (5, 6, 7), window, False))
     checks = ("test_schema", "test_faketensor")  # of the rows, some are room
     torch.library.opcheck(torch.ops.millisecond.reached_sites, arguments, test_utils=checks)

@@ -118,7 +118,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   }
   if (bias) check_channels(*bias, "bias", kernel.c_out, features);
   check_aligned(features, "features");
-  Tensor out = at::empty({p.table.rows, kernel.c_out}, features.options());
+  Tensor out = empty({p.table.rows, kernel.c_out}, features.options());
   p.features = features.data_ptr();
   p.bias = optional_pointer<float>(bias);
   p.residual = residual_of(residual, out);

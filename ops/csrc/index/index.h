@@ -112,17 +112,37 @@ struct LineTable {
 
 cudaError_t line_table(const LineTable& p, cudaStream_t stream);
 
+// ---- sites in any order ----------------------------------------------------------------------------------------
+
 // What is wrong with sites in a grid, as bits that are added to *fault, which may be in pinned memory of the host.
-constexpr int NOT_INCREASING = 1, OUTSIDE = 2;
+constexpr int NOT_INCREASING = 1, OUTSIDE = 2, TWICE = 4;
 
 struct SiteOrder {
   const int* coords;  // [rows, 1 + dims]
   int rows, dims;
   int batch, z, y, x;
-  int* fault;
+  int* fault;  // null: nobody asks
 };
 
+// TWICE is not looked for: where sites increase, none is there twice.
 cudaError_t site_order(const SiteOrder& p, cudaStream_t stream);
+
+constexpr int64_t MOST_SITES = 1 << 29;  // of a table of locations
+
+struct SiteTable {
+  SiteOrder sites;
+  Window window;    // of a submanifold convolution
+  int* neighbours;  // [V, rows]; where sites are OUTSIDE or TWICE it holds anything
+};
+
+// Bytes of its workspace, aligned to 16.
+int64_t site_table_workspace(const SiteTable& p);
+
+// Puts the sites into the workspace and finds all faults.
+cudaError_t fill_locations(const SiteTable& p, void* workspace, cudaStream_t stream);
+
+// Fills the table of sites that are in the workspace.
+cudaError_t site_table(const SiteTable& p, const void* workspace, cudaStream_t stream);
 
 // ---- the outputs of a strided convolution, for such grids ------------------------------------------------------
 

@@ -1,5 +1,5 @@
-// Kernel maps of active sites: by a bitmap of all levels, or by the lines of sorted sites; the order of a table's
-// rows.
+// Kernel maps of active sites: by a bitmap of all levels, by the lines of sorted sites, or by their locations; the
+// order of a table's rows.
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -243,24 +243,31 @@ Tensor order_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef 
   return fault;
 }
 
-// The table of sites that are likely to be sorted, and the number of order_of_sites. The host waits for the
-// number, which it needs, while the table is made. The table of sites with a fault is not to be read.
+// The submanifold table of sites in any order, and their faults: see SiteOrder. The host waits for the faults
+// while the table is made. `known`: without faults, and nobody waits.
 std::tuple<Tensor, int64_t> neighbours_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape,
-                                                at::IntArrayRef window) {
+                                                at::IntArrayRef window, bool known) {
   const c10::cuda::CUDAGuard guard(coords.device());
-  const Tensor fault = at::zeros({1}, at::TensorOptions(at::kInt).pinned_memory(true));
-  check(site_order(order_in(coords, batch_size, shape, fault), stream()), "site_order");
-  const Event known;
-  check(cudaEventRecord(known, stream()), "event");
-  Tensor neighbours;
-  try {
-    neighbours = neighbours_of_lines(coords, coords, batch_size, shape, window, false);
-  } catch (...) {
-    cudaEventSynchronize(known);  // sync: the kernel still writes the fault
-    throw;
-  }
-  check(cudaEventSynchronize(known), "site_order");  // sync: once for an input
-  return {neighbours, *fault.data_ptr<int>()};
+  Tensor fault = at::empty({1}, at::TensorOptions(at::kInt).pinned_memory(!known));
+  int* const found = fault.data_ptr<int>();
+  *found = 0;
+  SiteTable p = {order_in(coords, batch_size, shape, fault), window_of(window, INT32_MIN), nullptr};
+  if (known) p.sites.fault = nullptr;
+  const int64_t volume = volume_of(p.window), lines = int64_t(p.window.kernel[0]) * p.window.kernel[1];
+  TORCH_CHECK(lines < 65536 && volume <= INT32_MAX, "a kernel of ", volume, " offsets is too large");
+  TORCH_CHECK(coords.size(0) <= MOST_SITES, "coords: ", coords.size(0), " rows, at most ", MOST_SITES,
+              " are located");
+  Tensor neighbours = empty({volume, coords.size(0)}, coords.options());
+  p.neighbours = neighbours.data_ptr<int>();
+  Scratch scratch(coords);
+  void* const workspace = scratch(site_table_workspace(p));
+  check(fill_locations(p, workspace, stream()), "site_table");
+  const cudaEvent_t located = event_of(coords.device());
+  if (!known) check(cudaEventRecord(located, stream()), "event");
+  const cudaError_t filled = site_table(p, workspace, stream());
+  if (!known) check(cudaEventSynchronize(located), "site_table");  // sync: once for an input
+  check(filled, "site_table");
+  return {neighbours, *found};
 }
 
 // ---- the order of a table's rows -------------------------------------------------------------------------------
@@ -274,7 +281,7 @@ Tensor order_of_rows(const Tensor& neighbours, const std::optional<Tensor>& coun
   TORCH_CHECK(table.volume <= MOST_OFFSETS, "neighbours must have at most ", MOST_OFFSETS, " offsets, has ",
               table.volume);
   TORCH_CHECK(segment > 0 && segment % 1024 == 0, "segment must be a multiple of 1024, is ", segment);
-  Tensor order = at::empty({2, table.rows}, neighbours.options());
+  Tensor order = empty({2, table.rows}, neighbours.options());
   const auto rows = static_cast<int32_t>(std::min<int64_t>(segment, INT32_MAX / 1024 * 1024));
   const RowOrder p = {table.neighbours, table.count, table.stride,         table.rows,
                       table.volume,     rows,        order.data_ptr<int>()};
@@ -308,7 +315,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def("reached_sites(Tensor coords, int batch_size, int[] shape, int[] window) -> (Tensor, Tensor)",
         on_cuda(outputs_reached));
   m.def("site_order(Tensor coords, int batch_size, int[] shape) -> Tensor", on_cuda(order_of_sites));
-  m.def("site_table(Tensor coords, int batch_size, int[] shape, int[] window) -> (Tensor, int)",
+  m.def("site_table(Tensor coords, int batch_size, int[] shape, int[] window, bool known) -> (Tensor, int)",
         on_cuda(neighbours_of_sites));
   m.def("row_order(Tensor neighbours, Tensor? count, int segment) -> Tensor", on_cuda(order_of_rows));
 }

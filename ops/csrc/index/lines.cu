@@ -148,30 +148,7 @@ __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_consta
   }
 }
 
-__global__ void __launch_bounds__(THREADS) site_order_kernel(const SiteOrder p) {
-  const int row = blockIdx.x * THREADS + threadIdx.x;
-  if (row >= p.rows) return;
-  const Site s = read_site(p.coords, row, p.dims);
-  const bool inside = unsigned(s.b) < unsigned(p.batch) && unsigned(s.z) < unsigned(p.z) &&
-                      unsigned(s.y) < unsigned(p.y) && unsigned(s.x) < unsigned(p.x);
-  int fault = inside ? 0 : OUTSIDE;
-  if (row > 0) {
-    const Site before = read_site(p.coords, row - 1, p.dims);
-    const int difference[] = {s.b - before.b, s.z - before.z, s.y - before.y, s.x - before.x};
-    int sign = 0;
-    for (int i = 0; i < 4 && sign == 0; ++i) sign = difference[i];
-    if (sign <= 0) fault |= NOT_INCREASING;
-  }
-  if (fault) atomicOr(p.fault, fault);
-}
-
 }  // namespace
-
-cudaError_t site_order(const SiteOrder& p, cudaStream_t stream) {
-  if (p.rows == 0) return cudaSuccess;
-  site_order_kernel<<<blocks(p.rows, THREADS), THREADS, 0, stream>>>(p);
-  return cudaGetLastError();
-}
 
 cudaError_t line_table(const LineTable& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
