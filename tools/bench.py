@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from millisecond.tools.benchmarks.timing import Scans
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
+ENGINES = ["Spira", "WarpConvNet", "FlexGEMM"]
 KERNELS = ["fp16", "bf16", "tf32", "fp32"]  # precisions of single operators
 EXAMPLES = {
     "network": "--frames scans/ --device cpu",
     "train": "--root kitti",
     "scaling": "--root kitti --streets --workers 6 12",
     "spconv": "--frames scans/ --precision fp16",
+    "engines": "--json engines.json",
     "pipeline": "--frames scans/ --plot latency.png",
     "fleet": "--frames scans/ --weights second --precision fp16",
     "ops": "--frames scans/ --json ops.json",
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_training_arguments(add("train", "a training step"))
     _add_scaling_arguments(add("scaling", "training on several GPUs"))
     _add_spconv_arguments(add("spconv", "networks on spconv and on what stands in for it"))
+    _add_engines_arguments(add("engines", "one sparse convolution beside the newest engines"))
     _add_pipeline_arguments(add("pipeline", "points on the host to boxes on the host"))
     _add_fleet_arguments(add("fleet", "files to result files, as detect goes over a recording"))
     ops = add("ops", "the sparse encoder on a GPU")
@@ -118,6 +121,16 @@ def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
     spconv.add_argument(
         "--voxels", type=number, default=200_000, help="of a scan, at most (default: 200,000)"
     )
+
+
+def _add_engines_arguments(engines: argparse.ArgumentParser) -> None:
+    engines.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    engines.add_argument("--peers", nargs="*", choices=ENGINES, default=ENGINES)
+    engines.add_argument("--repeats", type=number, default=30, help="of a call (default: 30)")
+    engines.add_argument(
+        "--seconds", type=number, default=120, help="of an engine, at most (default: 120)"
+    )
+    engines.add_argument("--frames", type=Path, help="folder of .bin scans (default: simulated)")
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
@@ -197,6 +210,8 @@ def _measure(options: argparse.Namespace) -> dict:
         return points.sampling(options.repeats)
     if options.command == "dense3d":
         return _measure_dense3d(options)
+    if options.command == "engines":
+        return _measure_engines(options)
     scans = load_scans(options.frames, options.count)
     if options.command == "points":
         return points.measure(scans, options.repeats)
@@ -226,6 +241,21 @@ def _measure_spconv(options: argparse.Namespace) -> dict:
     place = options.voxels, options.device
     found = cases(scans, options.batch, options.channels, *place)
     return measure(found, options.precision, options.repeats, scans.source, options.device)
+
+
+def _measure_engines(options: argparse.Namespace) -> dict:
+    from millisecond.data.files import write_json
+    from millisecond.tools.benchmarks.engines import measure
+    from millisecond.tools.benchmarks.timing import load_scans, simulated_sweeps
+
+    def keep(result: dict) -> None:
+        if options.json:
+            write_json(options.json, {"benchmark": options.command, **result})
+
+    count = max(options.batch)
+    scans = load_scans(options.frames, count) if options.frames else simulated_sweeps(count)
+    sizes = options.batch, options.peers, options.repeats, options.seconds
+    return measure(scans, *sizes, keep)
 
 
 def _require_cuda(command: str) -> None:
