@@ -28,7 +28,7 @@ from millisecond.ops.geometry import (
     whole,
 )
 from millisecond.ops.max_pool import sparse_max_pool
-from millisecond.ops.row_order import ALL, MOST_OFFSETS
+from millisecond.ops.row_order import ALL
 from millisecond.ops.rulebook import KernelMap, Table
 from millisecond.ops.sites import Sites, sites_of
 from millisecond.ops.sparse_conv import (
@@ -315,7 +315,7 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
         and rows * offsets * c_in * c_out * dtype.itemsize >= LEAST_WORK
         and _reads_an_order(c_in, c_out, dtype.itemsize)
         and rows <= MOST_ROWS
-        and 1 < offsets <= MOST_OFFSETS
+        and offsets > 1
         and (halves or (dtype == torch.float32 and tf32_allowed()))
     )
 

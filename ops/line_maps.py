@@ -1,13 +1,14 @@
 """Kernel maps of large grids with few sites, in whose memory the cells do not count.
 
-A submanifold map comes from a table of the sites' locations, in any order of the sites
-(csrc/index/locations.cu); a strided one from the lines of sorted sites, which take 4 bytes each
-(lines.cu and reached.cu). The bitmap of `ops.kernel_map` takes a bit for each cell.
+They come from the lines of sorted sites, which take 8 bytes each (csrc/index/lines.cu, reached.cu),
+a submanifold map of sites in any order from a table of their locations (locations.cu). The bitmap
+of `ops.kernel_map` takes a bit for each cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -15,7 +16,13 @@ import torch
 from torch import Tensor
 
 from millisecond.ops.dispatch import on_kernels
-from millisecond.ops.geometry import ConvGeometry, coords_of_keys, linear_keys, three_axes
+from millisecond.ops.geometry import (
+    ConvGeometry,
+    coords_of_keys,
+    linear_keys,
+    submanifold_window,
+    three_axes,
+)
 from millisecond.ops.kernel_map import reached_outputs, workspace_words
 from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap, Table
@@ -106,19 +113,27 @@ def site_table(
     coords: Tensor,  # [N, 1 + D] int32, in any order
     batch_size: int,
     shape: Sequence[int],
-    window: ConvGeometry,  # of a submanifold convolution
-    known: bool = False,
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
+    likely_sorted: bool = True,
 ) -> tuple[Tensor, int]:  # [V, N] int32
     """The table of a submanifold convolution, and 0 or the sum of the faults: NOT_INCREASING,
     OUTSIDE, TWICE where a site is there twice. With the latter two the table holds anything.
 
-    A GPU makes the table while the host waits for the faults. `known`: there is none, nor does
-    anybody wait.
+    A GPU makes the table while the host waits for the faults. Sites that are `likely_sorted` and
+    are not take twice as long.
     """
     if not on_kernels(coords):
-        return site_table_definition(coords, batch_size, shape, window)
-    grid = batch_size, three_axes(shape, 1), window.numbers()
-    return torch.ops.millisecond.site_table(coords.contiguous(), *grid, known)
+        return site_table_definition(coords, batch_size, shape, kernel, dilation)
+    grid, window = (batch_size, three_axes(shape, 1)), _numbers_around(kernel, dilation)
+    coords = coords.contiguous()
+    return torch.ops.millisecond.site_table.default(coords, *grid, window, likely_sorted)
+
+
+@lru_cache(maxsize=256)
+def _numbers_around(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+    submanifold_window(kernel, dilation, len(kernel))  # ValueError for what is none
+    return ConvGeometry.around(kernel, dilation).numbers()
 
 
 @fake("line_table")
@@ -127,7 +142,7 @@ def _fake_line_table(coords, source, batch_size, shape, window, transposed) -> T
 
 
 @fake("site_table")
-def _fake_site_table(coords, batch_size, shape, window, known) -> tuple[Tensor, int]:
+def _fake_site_table(coords, batch_size, shape, window, likely_sorted) -> tuple[Tensor, int]:
     return coords.new_empty(prod(window[:3]), coords.shape[0]), 0
 
 
@@ -161,9 +176,14 @@ def line_table_definition(
 
 
 def site_table_definition(
-    coords: Tensor, batch_size: int, shape: Sequence[int], window: ConvGeometry
+    coords: Tensor,
+    batch_size: int,
+    shape: Sequence[int],
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
 ) -> tuple[Tensor, int]:
     """`site_table` in plain torch."""
+    window = ConvGeometry.around(*submanifold_window(kernel, dilation, len(shape)))
     fault = int(site_order_definition(coords, batch_size, shape))
     keys, order = linear_keys(coords, shape).sort()
     if (keys[1:] == keys[:-1]).any():

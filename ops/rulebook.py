@@ -18,7 +18,7 @@ class Table(NamedTuple):
     # [1] int32: rows from here on hold nothing; None: all rows count. (Hides tuple.count.)
     count: Tensor | None = None  # type: ignore[assignment]
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
-    order: Tensor | None = None  # [2, N] int32 for wide layers on a GPU, see ops.row_order
+    order: Tensor | None = None  # [2 P, N] int32 for wide layers on a GPU, see ops.row_order
     tiles: Tensor | None = None  # uint8: what a wide layer's kernel on a GPU finds out first
 
     def reversed(self) -> Table:

@@ -46,7 +46,7 @@ from millisecond.ops.line_maps import (
     site_order_definition,
     site_table,
 )
-from millisecond.ops.row_order import row_order
+from millisecond.ops.row_order import MOST_OFFSETS, row_order
 from millisecond.ops.rulebook import KernelMap, Pyramid, Table
 
 INDEXED = 2, 3  # dimensions that the kernels index
@@ -83,7 +83,7 @@ class Sites:
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
         # with the neighbours that have the id
-        self._orders: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._orders: dict[tuple[int, int, bool], tuple[Tensor, Tensor]] = {}
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
         self._below: Foreseen | None = None  # what to foresee from the next level on
@@ -133,7 +133,7 @@ class Sites:
             self._build_foreseen(self._foreseen, torch.is_grad_enabled())
         found = self._submanifold.get((kernel, dilation))
         if found is None and self.indices.is_cuda and len(self.shape) in INDEXED:
-            found = self._map_by_locations(kernel, dilation)
+            found = self._map_on_gpu(kernel, dilation)
         if found is None:
             coords, order = self.ordered()
             found = submanifold_in(order, self._submanifold_map(coords, kernel, dilation))
@@ -182,7 +182,8 @@ class Sites:
     def with_order(self, table: Table, segment: int) -> Table:
         """A table of the outputs on these sites with an order of its rows, computed once; see
         `ops.row_order`."""
-        key = id(table.neighbours), segment
+        in_pieces = len(table.neighbours) > MOST_OFFSETS
+        key = id(table.neighbours), segment, in_pieces and table.flipped
         if key not in self._orders:
             self._orders[key] = table.neighbours, row_order(table, segment)
         return table._replace(order=self._orders[key][1])
@@ -259,17 +260,18 @@ class Sites:
             raise WrongSites(self.indices, self.shape, self.batch_size)
         return coords, order
 
-    def _map_by_locations(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
-        """The map on a GPU, whatever the order of the rows."""
-        coords = self.indices.int().contiguous()
-        window, known = ConvGeometry.around(kernel, dilation), self._ordered is not None
-        neighbours, fault = site_table(coords, self.batch_size, self.shape, window, known)
+    def _map_on_gpu(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+        """The map whatever the order of the rows."""
+        coords, record = self.indices.int().contiguous(), self._record
+        likely_sorted = record is None or record.is_sorted
+        grid = coords, self.batch_size, self.shape
+        neighbours, fault = site_table(*grid, kernel, dilation, likely_sorted)
         if fault & (OUTSIDE | TWICE):
             raise WrongSites(self.indices, self.shape, self.batch_size)
-        if not fault and not known:
+        if fault == 0 and self._ordered is None:
             self._ordered = coords, None
-        if fault and self._record is not None:
-            self._record.is_sorted = False
+        if fault and record is not None:
+            record.is_sorted = False
         return KernelMap.around(Table(neighbours))
 
     def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:

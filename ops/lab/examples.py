@@ -206,7 +206,7 @@ def index_in_one_call(scene: Scene) -> Iterator[Call]:
 def lines_of_sites(scene: Scene) -> Iterator[Call]:
     coords, shape, batch = scene.sites
     yield "line table", lambda: line_table(coords, coords, batch, shape, AROUND)
-    yield "site table", lambda: site_table(coords, batch, shape, AROUND)
+    yield "site table", lambda: site_table(coords, batch, shape, (3, 3, 3), (1, 1, 1))
     below_shape = DOWN.output_shape(shape)
     yield "reached sites", lambda: reached_sites(coords, batch, below_shape, DOWN)
     yield "site order", lambda: site_order(coords, batch, shape)
@@ -215,8 +215,7 @@ def lines_of_sites(scene: Scene) -> Iterator[Call]:
         line_table(below, coords, batch, shape, DOWN)
         line_table(coords, below, batch, below_shape, DOWN, transposed=True)
         site_order(coords.flip(0), 1, shape)
-        site_table(coords.flip(0), batch, shape, AROUND)
-        site_table(coords, batch, shape, AROUND, known=True)
+        site_table(coords.flip(0), batch, shape, (3, 3, 3), (1, 1, 1))
 
 
 @example("train_conv", "conv", "conv_weight_gradient")

@@ -43,31 +43,31 @@ def in_order(table, order):
     return torch.where(columns < 0, columns, rank[columns.long()])
 
 
+@pytest.mark.parametrize("likely_sorted", [True, False])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(5, 6, 7), (8, 9), (3, 4, 90)])
-def test_of_sites_in_any_order(shape, device):
-    kernel, dilation = (3, 5, 7)[-len(shape) :], (1, 1, 2)[-len(shape) :]
-    around = ConvGeometry.around(kernel, dilation)
+def test_of_sites_in_any_order(shape, device, likely_sorted):
+    window = (3, 5, 7)[-len(shape) :], (1, 1, 2)[-len(shape) :]
     for seed, density in ((2, 0.3), (3, 0.0), (4, 1.0)):
         coords = random_sites(seed, 2, shape, density).to(device)
-        expected = submanifold_map(coords, shape, 2, kernel, dilation).forward.neighbours
-        for known in (False, True):
-            table, fault = site_table(coords, 2, shape, around, known)
-            assert fault == 0
-            assert torch.equal(table, expected)
+        expected = submanifold_map(coords, shape, 2, *window).forward.neighbours
+        table, fault = site_table(coords, 2, shape, *window, likely_sorted)
+        assert fault == 0
+        assert torch.equal(table, expected)
         order = torch.randperm(len(coords), device=device)
-        table, fault = site_table(coords[order], 2, shape, around)
-        assert fault in ({0} if len(coords) < 2 else {0, NOT_INCREASING})
+        table, fault = site_table(coords[order], 2, shape, *window, likely_sorted)
+        assert fault == (NOT_INCREASING if len(coords) > 1 else 0)
         assert torch.equal(table, in_order(expected, order))
 
 
+@pytest.mark.parametrize("likely_sorted", [True, False])
 @pytest.mark.parametrize("device", DEVICES)
-def test_faults_of_sites(device):
-    shape, around = (5, 6, 7), ConvGeometry.around((3, 3, 3), (1, 1, 1))
+def test_faults_of_sites(device, likely_sorted):
+    shape = 5, 6, 7
     coords = random_sites(2, 2, shape, 0.3).to(device)
 
     def fault(rows, shape=shape):
-        return site_table(rows, 2, shape, around)[1]
+        return site_table(rows, 2, shape, (3, 3, 3), (1, 1, 1), likely_sorted)[1]
 
     assert fault(coords) == fault(coords[:0]) == 0
     assert fault(coords.flip(0)) == NOT_INCREASING
@@ -76,6 +76,8 @@ def test_faults_of_sites(device):
     assert fault(coords, (4, 6, 7)) & OUTSIDE
     far = torch.tensor([[0, -(2**31), 0, 0], [1, 0, 2**31 - 1, -1]], dtype=torch.int32)
     assert fault(far.to(device)) == OUTSIDE
+    with pytest.raises(ValueError, match="kernel_size"):
+        site_table(coords, 2, shape, (3, 2, 3), (1, 1, 1), likely_sorted)
 
 
 @pytest.mark.gpu
@@ -85,12 +87,16 @@ def test_many_sites_of_one_kind(apart):
     dense = random_sites(5, 2, (8, 40, 50), 0.5)
     coords = dense * torch.tensor((1, *apart), dtype=torch.int32)
     shape = tuple(n * a for n, a in zip((8, 40, 50), apart, strict=True))
-    around = ConvGeometry.around((3, 3, 3), apart)
     expected = submanifold_map(dense, (8, 40, 50), 2).forward.neighbours
     order = torch.randperm(len(coords))
-    table, fault = site_table(coords[order].cuda().contiguous(), 2, shape, around)
-    assert fault == NOT_INCREASING
-    assert torch.equal(table.cpu(), in_order(expected, order))
+    for likely_sorted in (True, False):
+        there = coords[order].cuda().contiguous()
+        table, fault = site_table(there, 2, shape, (3, 3, 3), apart, likely_sorted)
+        assert fault == NOT_INCREASING
+        assert torch.equal(table.cpu(), in_order(expected, order))
+    table, fault = site_table(coords.cuda().contiguous(), 2, shape, (3, 3, 3), apart)
+    assert fault == 0
+    assert torch.equal(table.cpu(), expected)
 
 
 @pytest.mark.gpu

@@ -31,7 +31,7 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 
 namespace {
 
-constexpr int MOST_OFFSETS = 32, MOST_OFFSETS_NARROW = 28;
+constexpr int MOST_OFFSETS_NARROW = 28;
 
 }  // namespace
 
@@ -61,27 +61,36 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   const bool large = volume > MOST_OFFSETS_NARROW && limits.shared_bytes >= LARGE_WINDOW_BYTES;
   route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
   route.narrow = tensor_cores && c_in == 4 && !route.large_window;
-  const int most = route.large_window ? LARGE_WINDOW : route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;
-  const bool cut = route.tiles || route.narrow || route.large_window;
-  if (cut && volume > most) route.pieces = static_cast<int>(divide_up(volume, most));
+  const int most = route.large_window ? LARGE_WINDOW : MOST_OFFSETS_NARROW;
+  if (route.tiles) {
+    route.pieces = offset_pieces(volume);
+  } else if ((route.narrow || route.large_window) && volume > most) {
+    route.pieces = static_cast<int>(divide_up(volume, most));
+  }
   route.lines = route.tiles && route.precision == Precision::tf32 && c_in == NARROW_PANEL &&
-                c_out == NARROW_PANEL && volume > 1 && volume <= MOST_OFFSETS;
+                c_out == NARROW_PANEL && volume > 1 && route.pieces == 1;
   return route;
 }
 
 namespace {
 
-// The first offset of a piece; of the one after the last, the volume.
+// The first weight of a piece; of the one after the last, the volume.
 int64_t first_offset(int volume, int piece, int pieces) { return int64_t(volume) * piece / pieces; }
 
-// The offsets of a table that meet weights [first, last).
-OffsetTable cut(const OffsetTable& table, int64_t first, int64_t last) {
+}  // namespace
+
+OffsetTable cut(const OffsetTable& table, int piece, int pieces) {
+  const int64_t first = first_offset(table.volume, piece, pieces);
+  const int64_t last = first_offset(table.volume, piece + 1, pieces);
   OffsetTable part = table;
   part.neighbours += (table.flipped ? table.volume - last : first) * table.stride;
   part.volume = static_cast<int32_t>(last - first);
+  if (table.order) part.order += int64_t(piece) * 2 * table.rows;
   part.tiles = nullptr;
   return part;
 }
+
+namespace {
 
 cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
   if (route.large_window) return conv_large_window(route.precision, p, route.multiprocessors, stream);
@@ -119,9 +128,8 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const
   float* const sums = static_cast<float*>(allocate(int64_t(p.table.rows) * p.c_out * sizeof(float)));
   ConvolutionArguments part = p;
   for (int piece = 0; piece < route.pieces; ++piece) {
-    const int64_t first = first_offset(p.table.volume, piece, route.pieces);
-    part.table = cut(p.table, first, first_offset(p.table.volume, piece + 1, route.pieces));
-    part.weight = static_cast<const char*>(p.weight) + first * bytes;
+    part.table = cut(p.table, piece, route.pieces);
+    part.weight = static_cast<const char*>(p.weight) + first_offset(p.table.volume, piece, route.pieces) * bytes;
     part.unrounded = piece + 1 < route.pieces ? sums : nullptr;
     if (const cudaError_t error = launch_piece(part, route, stream)) return error;
     part.bias = nullptr;

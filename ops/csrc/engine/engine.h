@@ -91,6 +91,12 @@ struct Route {
 };
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out);
 
+// Pieces that the offsets are cut in for kernels that read an order of rows, whose masks have 31 bits.
+inline int offset_pieces(int64_t volume) { return volume == 0 ? 1 : static_cast<int>(divide_up(volume, 31)); }
+
+// The offsets that meet the weights of a piece, the first piece has the first weights.
+OffsetTable cut(const OffsetTable& table, int piece, int pieces);
+
 struct Weight {
   const void* data;
   Scalar type;  // type of the features, or float32

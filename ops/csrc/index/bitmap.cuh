@@ -35,6 +35,27 @@ __device__ inline void write_site(int* coords, int row, int dims, const Site& si
   p[dims] = site.x;
 }
 
+// What is wrong with a site, besides that it may be there twice.
+__device__ inline int fault_of(const SiteOrder& p, int row, const Site& s) {
+  const bool inside = unsigned(s.b) < unsigned(p.batch) && unsigned(s.z) < unsigned(p.z) &&
+                      unsigned(s.y) < unsigned(p.y) && unsigned(s.x) < unsigned(p.x);
+  int fault = inside ? 0 : OUTSIDE;
+  if (row > 0) {
+    const Site before = read_site(p.coords, row - 1, p.dims);
+    const int difference[] = {s.b - before.b, s.z - before.z, s.y - before.y, s.x - before.x};
+    int sign = 0;
+    for (int i = 0; i < 4 && sign == 0; ++i) sign = difference[i];
+    if (sign <= 0) fault |= NOT_INCREASING;
+  }
+  return fault;
+}
+
+// The host's memory is far: each fault goes there once. reported: what went there, 0 at first.
+__device__ inline void report(int fault, int* reported, int* host) {
+  if ((fault & ~*static_cast<volatile int*>(reported)) == 0) return;
+  if (fault & ~atomicOr(reported, fault)) atomicOr_system(host, fault);
+}
+
 __device__ inline bool inside(const BitmapLevel& level, int batch, const Site& s) {
   return unsigned(s.b) < unsigned(batch) && unsigned(s.z) < unsigned(level.z) &&
          unsigned(s.y) < unsigned(level.y) && unsigned(s.x) < unsigned(level.x);

@@ -96,38 +96,47 @@ cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_c
 // Make a marked bitmap zero again.
 cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream);
 
-// ---- lines: for grids whose bitmap would be too large ----------------------------------------------------------
+// ---- sites in a grid
+// --------------------------------------------------------------------------------------------
 
-// A line are the sites of one (b, z, y).
-struct LineTable {
-  const int* coords;  // [rows, 1 + dims] of the table's rows
-  const int* source;  // [source rows, 1 + dims], sorted
-  int* starts;        // [batch * z * y + 1] scratch: first source of each line
-  int rows, source_rows, dims;
-  int batch, z, y, x;  // the grid of the sources
-  Window window;
-  bool transposed;  // the rows are the inputs of the window's convolution, the sources its outputs
-  int* neighbours;  // [V, rows]
-};
-
-cudaError_t line_table(const LineTable& p, cudaStream_t stream);
-
-// ---- sites in any order ----------------------------------------------------------------------------------------
-
-// What is wrong with sites in a grid, as bits that are added to *fault, which may be in pinned memory of the host.
+// What is wrong with them, as bits that are added to *fault. TWICE is looked for in a table of locations alone:
+// where sites increase, none is there twice.
 constexpr int NOT_INCREASING = 1, OUTSIDE = 2, TWICE = 4;
 
 struct SiteOrder {
   const int* coords;  // [rows, 1 + dims]
   int rows, dims;
   int batch, z, y, x;
-  int* fault;  // null: nobody asks
+  int* fault;  // may be in pinned memory of the host
 };
 
-// TWICE is not looked for: where sites increase, none is there twice.
 cudaError_t site_order(const SiteOrder& p, cudaStream_t stream);
 
-constexpr int64_t MOST_SITES = 1 << 29;  // of a table of locations
+// ---- lines: for grids whose bitmap would be too large ----------------------------------------------------------
+
+// A line are the sites of one (b, z, y).
+struct LineTable {
+  const int* coords;  // [rows, 1 + dims] of the table's rows
+  const int* source;  // [source rows, 1 + dims], sorted
+  int2* lines;        // workspace: first source of each line, and the one behind its last
+  int rows, source_rows, dims;
+  int batch, z, y, x;  // the grid of the sources
+  Window window;
+  bool transposed;  // the rows are the inputs of the window's convolution, the sources its outputs
+  int* neighbours;  // [V, rows]
+  int* fault;       // of the sources, see SiteOrder; null: nobody asks
+};
+
+int64_t line_table_workspace(const LineTable& p);  // bytes
+
+cudaError_t find_lines(const LineTable& p, cudaStream_t stream);
+
+// Along lines that were found. Where the sources have a fault, the table holds anything.
+cudaError_t line_table(const LineTable& p, cudaStream_t stream);
+
+// ---- locations: for sites in any order -------------------------------------------------------------------------
+
+constexpr int64_t MOST_SITES = 1 << 29;
 
 struct SiteTable {
   SiteOrder sites;
@@ -135,8 +144,7 @@ struct SiteTable {
   int* neighbours;  // [V, rows]; where sites are OUTSIDE or TWICE it holds anything
 };
 
-// Bytes of its workspace, aligned to 16.
-int64_t site_table_workspace(const SiteTable& p);
+int64_t site_table_workspace(const SiteTable& p);  // bytes
 
 // Puts the sites into the workspace and finds all faults.
 cudaError_t fill_locations(const SiteTable& p, void* workspace, cudaStream_t stream);

@@ -175,27 +175,41 @@ int64_t index_workspace_words(int64_t batch_size, at::IntArrayRef shapes) {
 
 // ---- by lines --------------------------------------------------------------------------------------------------
 
-Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t batch_size, at::IntArrayRef shape,
-                           at::IntArrayRef window, bool transposed) {
+// All but its memory.
+LineTable line_table_of(const Tensor& coords, const Tensor& source, int64_t batch_size, at::IntArrayRef shape,
+                        at::IntArrayRef window, bool transposed) {
   const int dims = check_coords(coords);
   TORCH_CHECK(check_coords(source) == dims, "source must be [N, ", 1 + dims, "], has shape ", source.sizes());
   check_same_device(source, "source", coords, "coords");
   TORCH_CHECK(shape.size() == 3, "shape must hold 3 numbers, is ", shape);
-  const c10::cuda::CUDAGuard guard(coords.device());
   LineTable p = {};
   p.batch = positive(batch_size, "batch_size");
   p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
   const int64_t lines = int64_t(p.batch) * p.z * p.y;
   TORCH_CHECK(lines < INT32_MAX, "shape: ", lines, " lines are too many");
   p.window = window_of(window, INT32_MIN);
-  const int64_t volume = volume_of(p.window);
-  TORCH_CHECK(volume < 65536, "a kernel of ", volume, " offsets is too large");
-  Tensor neighbours = at::empty({volume, coords.size(0)}, coords.options());
   p.coords = coords.data_ptr<int>(), p.source = source.data_ptr<int>();
-  const Tensor starts = at::empty({lines + 1}, coords.options());
-  p.starts = starts.data_ptr<int>(), p.source_rows = static_cast<int>(source.size(0));
-  p.rows = static_cast<int>(coords.size(0)), p.dims = dims, p.transposed = transposed;
+  p.rows = static_cast<int>(coords.size(0)), p.source_rows = static_cast<int>(source.size(0));
+  p.dims = dims, p.transposed = transposed;
+  return p;
+}
+
+// Of a window's offsets.
+Tensor empty_table(const Window& window, const Tensor& coords) {
+  const int64_t volume = volume_of(window);
+  TORCH_CHECK(volume < 65536, "a kernel of ", volume, " offsets is too large");
+  return empty({volume, coords.size(0)}, coords.options());
+}
+
+Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t batch_size, at::IntArrayRef shape,
+                           at::IntArrayRef window, bool transposed) {
+  const c10::cuda::CUDAGuard guard(coords.device());
+  LineTable p = line_table_of(coords, source, batch_size, shape, window, transposed);
+  Tensor neighbours = empty_table(p.window, coords);
   p.neighbours = neighbours.data_ptr<int>();
+  Scratch scratch(coords);
+  p.lines = static_cast<int2*>(scratch(line_table_workspace(p)));
+  check(find_lines(p, stream()), "line_table");
   check(line_table(p, stream()), "line_table");
   return neighbours;
 }
@@ -243,50 +257,65 @@ Tensor order_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef 
   return fault;
 }
 
-// The submanifold table of sites in any order, and their faults: see SiteOrder. The host waits for the faults
-// while the table is made. `known`: without faults, and nobody waits.
+constexpr int64_t MOST_LINES_A_SITE = 32;  // lines take memory, and time to empty it
+
+// The submanifold table of sites and their faults, see SiteOrder: by lines where they are likely sorted, else, and
+// where they turn out not to be, by their locations. The host waits for the faults while the table is made.
 std::tuple<Tensor, int64_t> neighbours_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape,
-                                                at::IntArrayRef window, bool known) {
+                                                at::IntArrayRef window, bool likely_sorted) {
   const c10::cuda::CUDAGuard guard(coords.device());
-  Tensor fault = at::empty({1}, at::TensorOptions(at::kInt).pinned_memory(!known));
-  int* const found = fault.data_ptr<int>();
-  *found = 0;
-  SiteTable p = {order_in(coords, batch_size, shape, fault), window_of(window, INT32_MIN), nullptr};
-  if (known) p.sites.fault = nullptr;
-  const int64_t volume = volume_of(p.window), lines = int64_t(p.window.kernel[0]) * p.window.kernel[1];
-  TORCH_CHECK(lines < 65536 && volume <= INT32_MAX, "a kernel of ", volume, " offsets is too large");
   TORCH_CHECK(coords.size(0) <= MOST_SITES, "coords: ", coords.size(0), " rows, at most ", MOST_SITES,
               " are located");
-  Tensor neighbours = empty({volume, coords.size(0)}, coords.options());
+  const Tensor fault = at::empty({1}, at::TensorOptions(at::kInt).pinned_memory(true));
+  SiteTable p = {order_in(coords, batch_size, shape, fault), window_of(window, INT32_MIN), nullptr};
+  const Tensor neighbours = empty_table(p.window, coords);
   p.neighbours = neighbours.data_ptr<int>();
   Scratch scratch(coords);
+  const auto faults_of = [&](auto find, auto fill) -> int {
+    *p.sites.fault = 0;
+    check(find(), "site_table");
+    const cudaEvent_t known = event_of(coords.device());
+    check(cudaEventRecord(known, stream()), "event");
+    const cudaError_t filled = fill();
+    check(cudaEventSynchronize(known), "site_table");  // sync: once for an input
+    check(filled, "site_table");
+    return *p.sites.fault;
+  };
+  if (likely_sorted && int64_t(p.sites.z) * p.sites.y * p.sites.batch <= MOST_LINES_A_SITE * coords.size(0)) {
+    LineTable lines = line_table_of(coords, coords, batch_size, shape, window, false);
+    lines.neighbours = p.neighbours, lines.fault = p.sites.fault;
+    lines.lines = static_cast<int2*>(scratch(line_table_workspace(lines)));
+    if (faults_of([&] { return find_lines(lines, stream()); }, [&] { return line_table(lines, stream()); }) == 0)
+      return {neighbours, 0};
+  }
   void* const workspace = scratch(site_table_workspace(p));
-  check(fill_locations(p, workspace, stream()), "site_table");
-  const cudaEvent_t located = event_of(coords.device());
-  if (!known) check(cudaEventRecord(located, stream()), "event");
-  const cudaError_t filled = site_table(p, workspace, stream());
-  if (!known) check(cudaEventSynchronize(located), "site_table");  // sync: once for an input
-  check(filled, "site_table");
-  return {neighbours, *found};
+  const int faults = faults_of([&] { return fill_locations(p, workspace, stream()); },
+                               [&] { return site_table(p, workspace, stream()); });
+  return {neighbours, faults};
 }
 
 // ---- the order of a table's rows -------------------------------------------------------------------------------
 
-constexpr int64_t MOST_OFFSETS = 31;
-
-Tensor order_of_rows(const Tensor& neighbours, const std::optional<Tensor>& count, int64_t segment) {
+// [2 * pieces, rows]: see OffsetTable.
+Tensor order_of_rows(const Tensor& neighbours, const std::optional<Tensor>& count, int64_t segment, bool flipped) {
   const c10::cuda::CUDAGuard guard(neighbours.device());
-  const OffsetTable table = table_of(neighbours, count, false, neighbours);
+  const OffsetTable table = table_of(neighbours, count, flipped, neighbours);
   TORCH_CHECK(neighbours.is_cuda(), "neighbours must be a CUDA tensor, is on ", neighbours.device());
-  TORCH_CHECK(table.volume <= MOST_OFFSETS, "neighbours must have at most ", MOST_OFFSETS, " offsets, has ",
-              table.volume);
   TORCH_CHECK(segment > 0 && segment % 1024 == 0, "segment must be a multiple of 1024, is ", segment);
-  Tensor order = empty({2, table.rows}, neighbours.options());
+  const int pieces = offset_pieces(table.volume);
+  Tensor order = empty({2 * pieces, table.rows}, neighbours.options());
   const auto rows = static_cast<int32_t>(std::min<int64_t>(segment, INT32_MAX / 1024 * 1024));
-  const RowOrder p = {table.neighbours, table.count, table.stride,         table.rows,
-                      table.volume,     rows,        order.data_ptr<int>()};
+  std::vector<RowOrder> parts;
+  int64_t bytes = 0;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const OffsetTable part = cut(table, piece, pieces);
+    parts.push_back({part.neighbours, part.count, part.stride, part.rows, part.volume, rows,
+                     order.data_ptr<int>() + int64_t(piece) * 2 * part.rows});
+    bytes = std::max(bytes, row_order_workspace(parts.back()));
+  }
   Scratch scratch(neighbours);
-  check(row_order(p, scratch(row_order_workspace(p)), stream()), "row_order");
+  void* const workspace = scratch(bytes);
+  for (const RowOrder& part : parts) check(row_order(part, workspace, stream()), "row_order");
   return order;
 }
 
@@ -315,9 +344,11 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def("reached_sites(Tensor coords, int batch_size, int[] shape, int[] window) -> (Tensor, Tensor)",
         on_cuda(outputs_reached));
   m.def("site_order(Tensor coords, int batch_size, int[] shape) -> Tensor", on_cuda(order_of_sites));
-  m.def("site_table(Tensor coords, int batch_size, int[] shape, int[] window, bool known) -> (Tensor, int)",
-        on_cuda(neighbours_of_sites));
-  m.def("row_order(Tensor neighbours, Tensor? count, int segment) -> Tensor", on_cuda(order_of_rows));
+  m.def(
+      "site_table(Tensor coords, int batch_size, int[] shape, int[] window, bool likely_sorted) -> (Tensor, int)",
+      on_cuda(neighbours_of_sites));
+  m.def("row_order(Tensor neighbours, Tensor? count, int segment, bool flipped) -> Tensor",
+        on_cuda(order_of_rows));
 }
 
 }  // namespace millisecond

@@ -8,8 +8,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int LINES = 1024;  // of a block
-constexpr int AT_ONCE = 3;   // lines that a thread searches
+constexpr int AT_ONCE = 3;  // lines that a thread searches
 
 // The source that offset k of the window joins with row c of the table along one axis, -1 outside.
 __device__ int source_of(const LineTable& p, int axis, int c, int k, int size) {
@@ -54,55 +53,21 @@ __device__ __forceinline__ int64_t line_of(const LineTable& p, int row) {
   return (int64_t(site.b) * p.z + site.z) * p.y + site.y;
 }
 
-// First source that is not before a line, by a warp: each step leaves one of 33 parts.
-__device__ int first_of_line(const LineTable& p, int64_t line) {
-  const int lane = threadIdx.x % WARP;
-  int low = 0, high = p.source_rows;
-  while (low < high) {
-    const auto place = [=](int i) { return low + int(int64_t(high - low) * (i + 1) / (WARP + 1)); };
-    const int before = __popc(__ballot_sync(FULL_WARP, line_of(p, place(lane)) < line));
-    const int next = before > 0 ? place(before - 1) + 1 : low;
-    if (before < WARP) high = place(before);
-    low = next;
-  }
-  return low;
-}
+__host__ __device__ int64_t lines_of(const LineTable& p) { return int64_t(p.batch) * p.z * p.y; }
 
-// The starts of LINES lines; behind the last one there is the end. Sources that begin a line write its start. A
-// line without sources starts where the next line starts.
-__global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_constant__ LineTable p) {
-  constexpr int OWN = LINES / THREADS;  // lines of a thread
-  __shared__ int ends[2], starts[LINES], of_warp[THREADS / WARP];
-  const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
-  const int64_t first = int64_t(blockIdx.x) * LINES, last = int64_t(p.batch) * p.z * p.y;
-  if (warp < 2) ends[warp] = first_of_line(p, first + warp * LINES);
-  for (int i = thread; i < LINES; i += THREADS) starts[i] = INT32_MAX;
-  __syncthreads();
-  for (int row = ends[0] + thread; row < ends[1]; row += THREADS) {
-    const int64_t line = line_of(p, row);
-    const bool begins = row == ends[0] || line_of(p, row - 1) != line;
-    // sources that are not sorted give a wrong table, which is not used
-    if (begins && line >= first && line < first + LINES) starts[line - first] = row;
-  }
-  __syncthreads();
-  int least = ends[1], own[OWN];
-#pragma unroll
-  for (int i = OWN; i-- > 0;) own[i] = least = min(least, starts[thread * OWN + i]);
-#pragma unroll
-  for (int step = 1; step < WARP; step *= 2) {
-    const int other = __shfl_down_sync(FULL_WARP, least, step);
-    if (lane + step < WARP) least = min(least, other);
-  }
-  if (lane == 0) of_warp[warp] = least;
-  int after = __shfl_down_sync(FULL_WARP, least, 1);
-  if (lane == WARP - 1) after = ends[1];
-  __syncthreads();
-  for (int i = warp + 1; i < THREADS / WARP; ++i) after = min(after, of_warp[i]);
-#pragma unroll
-  for (int i = 0; i < OWN; ++i) {
-    const int64_t line = first + thread * OWN + i;
-    if (line <= last) p.starts[line] = min(own[i], after);
-  }
+// Each source that begins or ends a line writes that down, and what is wrong with it. Sources that are not sorted
+// give a wrong table, which is not used.
+__global__ void __launch_bounds__(THREADS) lines_kernel(const __grid_constant__ LineTable p) {
+  const int row = blockIdx.x * THREADS + threadIdx.x;
+  if (row >= p.source_rows) return;
+  const SiteOrder order = {p.source, p.source_rows, p.dims, p.batch, p.z, p.y, p.x, p.fault};
+  const Site site = read_site(p.source, row, p.dims);
+  const int fault = fault_of(order, row, site);
+  if (fault && p.fault) report(fault, &p.lines[lines_of(p)].x, p.fault);
+  if (fault & OUTSIDE) return;
+  const int64_t line = line_of(p, row);
+  if (row == 0 || line_of(p, row - 1) != line) p.lines[line].x = row;
+  if (row + 1 == p.source_rows || line_of(p, row + 1) != line) p.lines[line].y = row + 1;
 }
 
 __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_constant__ LineTable p) {
@@ -119,7 +84,8 @@ __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_consta
     const int y = i < lines ? source_of(p, 1, site.y, first + i, p.y) : -1;
     if (z < 0 || y < 0 || unsigned(site.b) >= unsigned(p.batch)) continue;
     const int64_t line = (int64_t(site.b) * p.z + z) * p.y + y;
-    begin[i] = p.starts[line], end[i] = p.starts[line + 1];
+    const int2 rows = p.lines[line];
+    begin[i] = rows.x, end[i] = rows.y;
   }
   bool searched = false;
   for (int kx = 0; kx < w.kernel[2]; ++kx) {
@@ -150,10 +116,17 @@ __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_consta
 
 }  // namespace
 
+int64_t line_table_workspace(const LineTable& p) { return (lines_of(p) + 1) * sizeof(int2); }
+
+cudaError_t find_lines(const LineTable& p, cudaStream_t stream) {
+  const cudaError_t emptied = cudaMemsetAsync(p.lines, 0, line_table_workspace(p), stream);
+  if (emptied != cudaSuccess || p.source_rows == 0) return emptied;
+  lines_kernel<<<blocks(p.source_rows, THREADS), THREADS, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
 cudaError_t line_table(const LineTable& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  const int64_t lines = int64_t(p.batch) * p.z * p.y;
-  line_starts_kernel<<<blocks(lines + 1, LINES), THREADS, 0, stream>>>(p);
   const int groups = divide_up(p.window.kernel[1], AT_ONCE);
   const dim3 grid(blocks(p.rows, THREADS), p.window.kernel[0] * groups);
   line_table_kernel<<<grid, THREADS, 0, stream>>>(p);

@@ -9,14 +9,13 @@
 namespace millisecond {
 namespace {
 
-constexpr int EMPTY = -1;
 constexpr int LANES = 8;          // places of a sector of memory
 constexpr uint32_t STEP = 9;      // to the next place: odd, so that it comes to every place
 constexpr int PLACES_A_SITE = 4;  // at least
 constexpr int AT_ONCE = 3;        // sites that a thread looks up
 
 struct Locations {
-  int* rows;      // [last + 1]
+  int* rows;      // [last + 1]: 0, or the row + 1; behind them, which faults were reported
   uint32_t last;  // place; places are a power of two
 };
 
@@ -33,20 +32,6 @@ __device__ __forceinline__ bool is_site(const SiteOrder& p, int row, const Site&
   return other.x == s.x && other.y == s.y && other.z == s.z && other.b == s.b;
 }
 
-__device__ int fault_of(const SiteOrder& p, int row, const Site& s) {
-  const bool inside = unsigned(s.b) < unsigned(p.batch) && unsigned(s.z) < unsigned(p.z) &&
-                      unsigned(s.y) < unsigned(p.y) && unsigned(s.x) < unsigned(p.x);
-  int fault = inside ? 0 : OUTSIDE;
-  if (row > 0) {
-    const Site before = read_site(p.coords, row - 1, p.dims);
-    const int difference[] = {s.b - before.b, s.z - before.z, s.y - before.y, s.x - before.x};
-    int sign = 0;
-    for (int i = 0; i < 4 && sign == 0; ++i) sign = difference[i];
-    if (sign <= 0) fault |= NOT_INCREASING;
-  }
-  return fault;
-}
-
 __global__ void __launch_bounds__(THREADS) site_order_kernel(const SiteOrder p) {
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
@@ -54,24 +39,23 @@ __global__ void __launch_bounds__(THREADS) site_order_kernel(const SiteOrder p) 
   if (fault) atomicOr(p.fault, fault);
 }
 
-// Fills an empty table. `left`: the faults that were not found yet.
-__global__ void __launch_bounds__(THREADS) locations_kernel(const SiteOrder p, const Locations table, int* left) {
+// Fills an empty table.
+__global__ void __launch_bounds__(THREADS) locations_kernel(const SiteOrder p, const Locations table) {
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
   const Site s = read_site(p.coords, row, p.dims);
   int fault = fault_of(p, row, s);
   if (!(fault & OUTSIDE)) {
     uint32_t place = place_of(table, s);
-    for (int other; (other = atomicCAS(table.rows + place, EMPTY, row)) != EMPTY;) {
-      if (is_site(p, other, s)) {
+    for (int other; (other = atomicCAS(table.rows + place, 0, row + 1)) != 0;) {
+      if (is_site(p, other - 1, s)) {
         fault |= TWICE;
         break;
       }
       place = (place + STEP) & table.last;
     }
   }
-  // the host's memory is far: a fault goes there once
-  if (fault && p.fault && (atomicAnd(left, ~fault) & fault)) atomicOr_system(p.fault, fault);
+  if (fault) report(fault, table.rows + table.last + 1, p.fault);
 }
 
 // A thread has a row and a line (kz, ky) of the window.
@@ -95,13 +79,13 @@ __global__ void __launch_bounds__(THREADS)
       const int64_t x = at(2, own.x, first + i);
       s[i] = {own.b, int(z), int(y), int(x)};
       place[i] = place_of(table, s[i]);
-      found[i] = on_grid && x >= 0 && x < p.sites.x ? __ldg(table.rows + place[i]) : EMPTY;
+      found[i] = on_grid && x >= 0 && x < p.sites.x ? __ldg(table.rows + place[i]) - 1 : -1;
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      while (found[i] != EMPTY && !is_site(p.sites, found[i], s[i])) {
+      while (found[i] >= 0 && !is_site(p.sites, found[i], s[i])) {
         place[i] = (place[i] + STEP) & table.last;
-        found[i] = __ldg(table.rows + place[i]);
+        found[i] = __ldg(table.rows + place[i]) - 1;
       }
       const int v = blockIdx.y * w.kernel[2] + first + i;
       if (first + i < w.kernel[2]) p.neighbours[int64_t(v) * p.sites.rows + row] = found[i];
@@ -130,13 +114,9 @@ cudaError_t site_order(const SiteOrder& p, cudaStream_t stream) {
 int64_t site_table_workspace(const SiteTable& p) { return (int64_t(places_of(p.sites.rows)) + 1) * sizeof(int); }
 
 cudaError_t fill_locations(const SiteTable& p, void* workspace, cudaStream_t stream) {
-  if (p.sites.rows == 0) return cudaSuccess;
-  const Locations table = locations_in(p, workspace);
-  static_assert(EMPTY == -1);
-  const cudaError_t emptied = cudaMemsetAsync(workspace, 0xff, site_table_workspace(p), stream);
-  if (emptied != cudaSuccess) return emptied;
-  int* const left = table.rows + table.last + 1;
-  locations_kernel<<<blocks(p.sites.rows, THREADS), THREADS, 0, stream>>>(p.sites, table, left);
+  const cudaError_t emptied = cudaMemsetAsync(workspace, 0, site_table_workspace(p), stream);
+  if (emptied != cudaSuccess || p.sites.rows == 0) return emptied;
+  locations_kernel<<<blocks(p.sites.rows, THREADS), THREADS, 0, stream>>>(p.sites, locations_in(p, workspace));
   return cudaGetLastError();
 }
 
