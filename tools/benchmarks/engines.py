@@ -40,7 +40,7 @@ FEW = [(3, channels, 1) for channels in (16, 64, 128, 256)]  # kernel, channels,
 WARMUP = 3
 
 
-class Work(NamedTuple):
+class Timed(NamedTuple):
     """What is timed: from the sites on, or on a map that is there; or the map alone."""
 
     name: str
@@ -51,13 +51,13 @@ class Work(NamedTuple):
 
 
 WORKS = [  # unsorted at the end: a layer remembers how its rows come
-    Work("map alone", alone=True),
-    Work("forward"),
-    Work("forward, cached", cached=True),
-    Work("training", training=True),
-    Work("training, cached", cached=True, training=True),
-    Work("forward, unsorted", "unsorted"),
-    Work("map alone, unsorted", "unsorted", alone=True),
+    Timed("map alone", alone=True),
+    Timed("forward"),
+    Timed("forward, cached", cached=True),
+    Timed("training", training=True),
+    Timed("training, cached", cached=True, training=True),
+    Timed("forward, unsorted", "unsorted"),
+    Timed("map alone, unsorted", "unsorted", alone=True),
 ]
 
 
@@ -359,7 +359,7 @@ def reference(case: Case) -> list[Tensor]:
     return [out, to_features, to_weight]
 
 
-def call_of(engine: Engine, work: Work) -> Callable[[], list[Tensor]]:
+def call_of(engine: Engine, work: Timed) -> Callable[[], list[Tensor]]:
     """What is timed. It returns the outputs and, in training, both gradients."""
     native = engine.native[work.order]
     features, gradient = native[0], engine.case.gradient[engine.rows(work.order)].contiguous()
@@ -386,7 +386,7 @@ def call_of(engine: Engine, work: Work) -> Callable[[], list[Tensor]]:
     return train if work.training else infer
 
 
-def as_ours(engine: Engine, work: Work, results: list[Tensor]) -> list[Tensor]:
+def as_ours(engine: Engine, work: Timed, results: list[Tensor]) -> list[Tensor]:
     """Results of a call in the case's order of rows and our order of weights."""
     rows, same = engine.rows(work.order), []
     for index, result in enumerate(results):
@@ -398,7 +398,7 @@ def as_ours(engine: Engine, work: Work, results: list[Tensor]) -> list[Tensor]:
 
 
 def compare(
-    case: Case, engines: dict[str, Engine], work: Work, expected: list[Tensor], repeats: int
+    case: Case, engines: dict[str, Engine], work: Timed, expected: list[Tensor], repeats: int
 ) -> dict[str, dict]:
     """By engine: milliseconds (median and quartiles), the largest relative error of the results,
     and whether a second call gave the same bits; or why it failed."""
