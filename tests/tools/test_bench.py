@@ -86,7 +86,7 @@ def test_numbers_and_precisions_that_are_none(arguments, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("command", ["ops", "ladder", "sampling", "points", "operators"])
+@pytest.mark.parametrize("command", ["ops", "ladder", "sampling", "points", "operators", "engines"])
 def test_kernels_need_a_gpu(command, capsys):
     assert main([command]) == 2
     err = capsys.readouterr().err

@@ -27,6 +27,7 @@ from millisecond.ops import VoxelGrid
 from millisecond.ops.lab.timing import by_turns
 from millisecond.ops.layers import SparseTensor, SubmanifoldConv
 from millisecond.tools.benchmarks.network import hardware
+from millisecond.tools.benchmarks.peers import reason
 from millisecond.tools.benchmarks.timing import Scans
 
 AROUND = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.1))
@@ -39,7 +40,7 @@ FEW = [(3, channels, 1) for channels in (16, 64, 128, 256)]  # kernel, channels,
 WARMUP = 3
 
 
-class Work(NamedTuple):
+class Timed(NamedTuple):
     """What is timed: from the sites on, or on a map that is there; or the map alone."""
 
     name: str
@@ -50,13 +51,13 @@ class Work(NamedTuple):
 
 
 WORKS = [  # unsorted at the end: a layer remembers how its rows come
-    Work("map alone", alone=True),
-    Work("forward"),
-    Work("forward, cached", cached=True),
-    Work("training", training=True),
-    Work("training, cached", cached=True, training=True),
-    Work("forward, unsorted", "unsorted"),
-    Work("map alone, unsorted", "unsorted", alone=True),
+    Timed("map alone", alone=True),
+    Timed("forward"),
+    Timed("forward, cached", cached=True),
+    Timed("training", training=True),
+    Timed("training, cached", cached=True, training=True),
+    Timed("forward, unsorted", "unsorted"),
+    Timed("map alone, unsorted", "unsorted", alone=True),
 ]
 
 
@@ -82,16 +83,15 @@ class Case:
     ):
         self.kernel, self.channels, self.coords = kernel, channels, coords
         self.shape, self.batch, self.dtype = shape, batch, dtype
-        generator = torch.Generator().manual_seed(kernel * channels)
-        draw = partial(torch.randn, generator=generator)
+        generator = torch.Generator(coords.device).manual_seed(kernel * channels)
+        place = {"device": coords.device, "generator": generator}
+        draw = partial(torch.randn, **place)
         rows, volume = len(coords), kernel**3
-        place = {"device": coords.device, "dtype": dtype}
         weight = draw(volume, channels, channels) / (volume * channels) ** 0.5
-        self.weight = weight.to(**place)  # [V, C_in, C_out]
-        self.gradient = draw(rows, channels).to(**place)
-        features = draw(rows, channels).to(**place)
-        mixed = torch.argsort(coords[:, 0].cpu() + torch.rand(rows, generator=generator) * 0.9)
-        mixed, same = mixed.to(coords.device), torch.arange(rows, device=coords.device)
+        self.weight = weight.to(dtype)  # [V, C_in, C_out]
+        self.gradient, features = (draw(rows, channels).to(dtype) for _ in range(2))
+        mixed = torch.argsort(coords[:, 0] + torch.rand(rows, **place) * 0.9)
+        same = torch.arange(rows, device=coords.device)
         self.given = {
             "sorted": Given(features, coords, same),
             "unsorted": Given(features[mixed], coords[mixed], mixed),
@@ -104,7 +104,8 @@ class Case:
 class Engine:
     """A layer of an engine on a case. `native` is what it takes of the rows, made beforehand."""
 
-    trains, maps, few = True, False, False
+    trains, few = True, False
+    index: Callable[[Any], Any] | None = None  # the map alone
     weight: Tensor  # a leaf, as the engine lays it out
 
     def __init__(self, case: Case):
@@ -128,10 +129,6 @@ class Engine:
         self.convolve(x)
         return x
 
-    def index(self, native: Any) -> Any:
-        """The map alone."""
-        raise NotImplementedError
-
     def rows(self, order: str) -> Tensor:
         """Rows of the case in the order of the outputs."""
         return self.case.given[order].rows
@@ -143,8 +140,6 @@ class Engine:
 
 class Native(Engine):
     """The layers of `ops`."""
-
-    maps = True
 
     def __init__(self, case: Case):
         super().__init__(case)
@@ -165,8 +160,6 @@ class Native(Engine):
 
 class Shim(Engine):
     """What stands in for spconv 2."""
-
-    maps = True
 
     def __init__(self, case: Case):
         super().__init__(case)
@@ -366,7 +359,7 @@ def reference(case: Case) -> list[Tensor]:
     return [out, to_features, to_weight]
 
 
-def call_of(engine: Engine, work: Work) -> Callable[[], list[Tensor]]:
+def call_of(engine: Engine, work: Timed) -> Callable[[], list[Tensor]]:
     """What is timed. It returns the outputs and, in training, both gradients."""
     native = engine.native[work.order]
     features, gradient = native[0], engine.case.gradient[engine.rows(work.order)].contiguous()
@@ -393,7 +386,7 @@ def call_of(engine: Engine, work: Work) -> Callable[[], list[Tensor]]:
     return train if work.training else infer
 
 
-def as_ours(engine: Engine, work: Work, results: list[Tensor]) -> list[Tensor]:
+def as_ours(engine: Engine, work: Timed, results: list[Tensor]) -> list[Tensor]:
     """Results of a call in the case's order of rows and our order of weights."""
     rows, same = engine.rows(work.order), []
     for index, result in enumerate(results):
@@ -405,14 +398,14 @@ def as_ours(engine: Engine, work: Work, results: list[Tensor]) -> list[Tensor]:
 
 
 def compare(
-    case: Case, engines: dict[str, Engine], work: Work, expected: list[Tensor], repeats: int
+    case: Case, engines: dict[str, Engine], work: Timed, expected: list[Tensor], repeats: int
 ) -> dict[str, dict]:
     """By engine: milliseconds (median and quartiles), the largest relative error of the results,
     and whether a second call gave the same bits; or why it failed."""
     found: dict[str, dict] = {}
     calls = {}
     for name, engine in engines.items():
-        if (work.training and not engine.trains) or (work.alone and not engine.maps):
+        if (work.training and not engine.trains) or (work.alone and not engine.index):
             continue
         try:
             call = call_of(engine, work)
@@ -426,15 +419,10 @@ def compare(
         except Exception as error:  # an engine that cannot do this is a result, not the end
             found[name] = {"failed": reason(error)}
     for name, samples in by_turns(calls, repeats, WARMUP).items():
-        low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+        quartiles = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+        low, middle, high = quartiles.new_tensor(samples).quantile(quartiles).tolist()
         found[name] |= {"ms": middle, "low": low, "high": high}
     return found
-
-
-def reason(error: Exception) -> str:
-    """The last line of an error."""
-    text = (str(error).strip() or repr(error)).splitlines()[-1]
-    return f"{type(error).__name__}: {text}"[:80]
 
 
 def rows_of(case: Case, kinds: dict[str, type[Engine]], repeats: int) -> Iterator[dict]:
@@ -459,7 +447,7 @@ def rows_of(case: Case, kinds: dict[str, type[Engine]], repeats: int) -> Iterato
 
 # ---- all of them --------------------------------------------------------------------------------
 
-Sites = list[tuple[Any, tuple[int, ...], int]]  # numpy coords, shape, batch
+Sized = tuple[int, int, Any, tuple[int, ...], int]  # kernel, channels, numpy coords, shape, batch
 
 
 def measure(
@@ -469,69 +457,66 @@ def measure(
     repeats: int,
     seconds: int,
     keep: Callable[[dict], None],
+    device: str = "cuda",
+    sizes: Sequence[tuple[int, int]] = tuple(SIZES),
 ) -> dict:
     """The table; prints rows as they come, and hands everything to `keep` after each engine."""
-    sites: Sites = []
+    cases: list[Sized] = []
     for batch in batches:
-        coords = scans.voxels(range(batch), AROUND, MOST, "cpu").coords
-        sites.append((coords.numpy(), AROUND.sparse_shape, batch))
-    name = hardware(torch.device("cuda"))
+        coords = scans.voxels(range(batch), AROUND, MOST, "cpu").coords.numpy()
+        cases += [(*size, coords, AROUND.sparse_shape, batch) for size in sizes]
+    name = hardware(torch.device(device))
     print(f"{name}, torch {torch.__version__}, fp16, {scans.source}; ms from an idle device")
-    result: dict[str, Any] = {"device": name, "scans": scans.source, "rows": [], "ended": {}}
-    for peer in (None, *peers):
+    result: dict[str, Any] = {"device": name, "scans": scans.source, "rows": []}
+    for peer in ("", *peers):
         if peer and importlib.util.find_spec(PEERS[peer][0]) is None:
             print(f"{peer}: no module {PEERS[peer][0]}, left out")
             continue
         print(f"\n{peer or 'these operators alone'}", flush=True)
-        for row in _in_a_process(peer, sites, repeats, seconds, result["ended"]):
+        for row in _in_a_process(peer, cases, device, repeats, seconds):
             result["rows"].append({"beside": peer, **row})
             print(line(row), flush=True)
         result["summary"] = summary(result["rows"])
         keep(result)
-    print("\n" + table(result["summary"]))
-    print("\n".join(verdicts(result["rows"])))
+    print("", table(result["summary"]), *verdicts(result["rows"]), sep="\n")
     return result
 
 
 def _in_a_process(
-    peer: str | None, sites: Sites, repeats: int, seconds: int, ended: dict[str, str]
+    peer: str, cases: list[Sized], device: str, repeats: int, seconds: int
 ) -> Iterator[dict]:
-    """Rows of one engine beside ours, from a process that ends after so many seconds."""
+    """Rows of one engine beside ours, from a process that has so many seconds."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measure_one, args=(peer, sites, repeats, sender))
+    process = context.Process(target=_measure_one, args=(peer, cases, device, repeats, sender))
     process.start()
-    sender.close()
+    sender.close()  # so that its end is seen
     deadline = time.monotonic() + seconds
     try:
         while receiver.poll(max(0.0, deadline - time.monotonic())):
             yield receiver.recv()
-        ended[peer or "ops"] = f"stopped after {seconds} s"
+        print(f"stopped after {seconds} s; --seconds gives it more")
     except EOFError:
         process.join()
         if process.exitcode:
-            ended[peer or "ops"] = f"its process ended with exit code {process.exitcode}"
+            print(f"ended with exit code {process.exitcode}")
     finally:
         process.kill()
         process.join()
-    if peer in ended or (peer is None and "ops" in ended):
-        print(f"{peer or 'ops'}: {ended[peer or 'ops']}")
 
 
-def _measure_one(peer: str | None, sites: Sites, repeats: int, sender: Connection) -> None:
+def _measure_one(
+    peer: str, cases: list[Sized], device: str, repeats: int, sender: Connection
+) -> None:
     kinds: dict[str, type[Engine]] = {"ops": Native, "ops.spconv": Shim}
     if peer:
         kinds[peer] = PEERS[peer][1]
     few = any(kind.few for kind in kinds.values())
-    for coords, shape, batch in sites:
-        for kernel, channels in SIZES:
-            if few and (kernel, channels, batch) not in FEW:
-                continue
-            case = Case(kernel, channels, torch.from_numpy(coords).cuda(), shape, batch)
+    for kernel, channels, coords, shape, batch in cases:
+        if not few or (kernel, channels, batch) in FEW:
+            case = Case(kernel, channels, torch.from_numpy(coords).to(device), shape, batch)
             for row in rows_of(case, kinds, repeats):
                 sender.send(row)
-            torch.cuda.empty_cache()
-    sender.close()
 
 
 # ---- in words -----------------------------------------------------------------------------------
