@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
 
@@ -34,6 +35,8 @@ __all__ = [
     "expand_nd",
 ]
 T = TypeVar("T")
+# the sites of the indices that a graph's network is called with, see ops.spconv.graph
+GIVEN: ContextVar[Sites | None] = ContextVar("given", default=None)
 Shared = SharedMap | IndiceData | ImplicitGemmIndiceData
 
 
@@ -97,7 +100,10 @@ class SparseConvTensor:
             self.indices, self.spatial_shape, self.batch_size
         ):
             self.spatial_shape = whole_numbers(self.spatial_shape)  # programs write arrays there
-            self._sites = sites_of(self.indices, self.spatial_shape, self.batch_size)
+            grid, given = (self.spatial_shape, self.batch_size), GIVEN.get()
+            if given is None or not given.are(self.indices, *grid):
+                given = sites_of(self.indices, *grid)
+            self._sites = given
         return self._sites
 
     def on_sites(self, build: Callable[[Sites], T]) -> T:
