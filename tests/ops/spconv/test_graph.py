@@ -144,3 +144,302 @@ def test_a_capacity_of_rows(name):
         with torch.no_grad():
             assert graph.runs(x, ())
             assert_same(graph.result(), network(x), exact=False)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@torch.no_grad()
+def test_a_level_without_room_is_told():
+    network = trained(models.residual(spconv))
+    dense = tensor(0)
+    few = random_sites(0, BATCH, (4, 18, 16), 0.3)[: len(dense.indices)]  # one above the other
+    near = spconv.SparseConvTensor(dense.features[: len(few)], few, SHAPE, BATCH)
+    graph = graph_of(network, near)
+    assert capacity_of(len(few)) > len(few) >= 600
+    far = tensor(1, 0.029)
+    far = far.select_by_index(torch.arange(len(few)))
+    assert not graph.runs(far, ())
+    assert graph.runs(near, ())
+    with torch.no_grad():
+        assert_same(graph.result(), network(near), exact=False)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("forward", "kind", "message"),
+    [
+        (lambda m, x: x.features - x.features.mean(0), RuntimeError, "across rows"),
+        (lambda m, x: x.features.sum(0), RuntimeError, "across rows"),
+        (lambda m, x: x.replace_feature(x.features.flip(0)), RuntimeError, "across rows"),
+        (lambda m, x: torch.cat((x.features, m.down(x).features)), RuntimeError, "one level"),
+        (lambda m, x: {"rows": len(x.indices)}, TypeError, "returns {}, which is {}"),
+        (lambda m, x: [x.features, object()], TypeError, "returns object"),
+        (lambda m, x: m.dilated(x), ValueError, r"dilation: \(2, 2, 2\)"),
+    ],
+    ids=["mean", "sum", "order", "two levels", "rows", "object", "dilation"],
+)
+def test_networks_without_a_graph(forward, kind, message):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down = spconv.SparseConv3d(4, 4, 2, 2)
+            self.dilated = spconv.SubMConv3d(4, 4, 3, dilation=2)
+
+    Network.forward = forward
+    x = tensor(0)
+    message = message.format(len(x.indices), capacity_of(len(x.indices)))
+    with pytest.raises(kind, match=message):
+        graph_of(Network().eval(), x)
+
+
+def test_capacities():
+    for rows in (*range(1, 3000), 20_000, 99_999, 131_071, 131_072, 352_000):
+        assert rows < capacity_of(rows) <= max(rows * 1.125 + 1, rows + 128)
+    assert len({capacity_of(rows) for rows in range(65_536, 131_072)}) == 8
+
+
+def test_on_a_cpu_the_network_runs_as_it_is():
+    network = trained(models.unet(spconv, channels=16))
+    x = tensor(0)
+    fast = spconv.graphed(network)
+    with torch.no_grad():
+        wanted = network(x)
+    assert torch.equal(fast(tensor(0)), wanted)
+    assert not fast(tensor(0)).requires_grad
+
+
+def test_what_is_no_call_for_inference():
+    network = trained(nn.Sequential(spconv.SubMConv3d(4, 16, 3, indice_key="a")))
+    fast, x = spconv.graphed(network), tensor(0)
+    with pytest.raises(TypeError, match="a SparseConvTensor, got dict"):
+        fast({"voxel_features": x.features})
+    with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got function"):
+        spconv.graphed(lambda x: x)
+    with pytest.raises(TypeError, match="tensors alone"):
+        fast(x, 3)
+    with pytest.raises(ValueError, match="want gradients"):
+        fast(x.replace_feature(x.features.requires_grad_()))
+    with torch.no_grad(), pytest.raises(ValueError, match=r"indice_dict: has \['a'\]"):
+        fast(network(tensor(0)).replace_feature(tensor(0).features))
+    network[0].train()
+    with pytest.raises(ValueError, match=r"SubMConv3d is in training mode.*model\.eval\(\)"):
+        fast(tensor(0))
+
+
+def changes(network):
+    """What a user may do to a network between two calls."""
+    yield "in place", lambda: network.stem[0].weight.mul_(1.5)
+    yield "statistics", lambda: network.stem[1].running_var.mul_(2)
+    state = {key: 0.5 * value for key, value in network.state_dict().items()}
+    yield "load_state_dict", lambda: network.load_state_dict(state)
+    yield (
+        "another parameter",
+        lambda: setattr(network.stem[0], "weight", nn.Parameter(network.stem[0].weight * 3)),
+    )
+    yield "another module", lambda: network.stem.add_module("2", nn.Identity().eval())
+    yield "data", lambda: setattr(network.stem[0].weight, "data", network.stem[0].weight.data / 2)
+
+
+@torch.no_grad()
+def test_a_changed_network_is_seen():
+    network = trained(models.residual(spconv))
+    for name, change in changes(network):
+        before = graphs._state_of(network)
+        assert graphs._state_of(network)[0] == before[0]
+        change()
+        assert graphs._state_of(network)[0] != before[0], name
+
+
+# ---- on a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """How many graphs were captured, as the length of a list."""
+    seen, captured = [], graphs.captured
+
+    def counted(*args, **kwargs):
+        seen.append(captured(*args, **kwargs))
+        return seen[-1]
+
+    monkeypatch.setattr(graphs, "captured", counted)
+    return seen
+
+
+EXACT = ["second", "residual", "unet", "dictionary"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["random", "sorted"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", EXACT)
+def test_the_same_bits_at_every_size(name, dtype, order, captures):
+    network = trained(NETWORKS[name](spconv), "cuda").to(dtype)
+    fast, kept = spconv.graphed(network), []
+    for density in (0.02, 0.019, 0.045, 0.021, 0.043, 0.02, 0.001):
+        x = tensor(int(1e4 * density), density, device="cuda", order=order)
+        x = x.replace_feature(x.features.to(dtype))
+        with torch.no_grad():
+            wanted = network(x.shadow_copy())
+        x._sites, x.indice_dict = None, {}
+        for _ in range(2):
+            kept.append((fast(x), wanted))
+    assert 2 <= len(fast._graphs) <= len(captures) < 7
+    for found, wanted in kept:  # later calls have changed no result
+        assert_same(found, wanted)
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_layers_whose_products_depend_on_the_rows():
+    """A matrix product of torch, and a sum over rows, may take another way for other rows."""
+    encoding = trained(models.positional_encoding(spconv), "cuda")
+    pools = trained(Pools(), "cuda")
+    fast = {network: spconv.graphed(network) for network in (encoding, pools)}
+    for seed in range(4):
+        for network, channels in ((encoding, 6), (pools, 4)):
+            x = tensor(seed, 0.03 - 0.0005 * seed, channels, "cuda")
+            for _ in range(2):
+                assert_same(fast[network](x), network(x.shadow_copy()), exact=False)
+                x._sites = None
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_a_level_without_room_is_captured_anew(captures):
+    network = trained(models.residual(spconv), "cuda")
+    fast = spconv.graphed(network)
+    few = random_sites(0, BATCH, (4, 18, 16), 0.3)
+    features = draws(0, torch.float32)(len(few), 4).cuda()
+    near = spconv.SparseConvTensor(features, few.cuda(), SHAPE, BATCH)
+    wide = random_sites(1, BATCH, SHAPE, 0.05)
+    wide = wide[torch.randperm(len(wide))[: len(few)]].cuda()
+    far = spconv.SparseConvTensor(features, wide, SHAPE, BATCH)
+    wanted = [network(x.shadow_copy()) for x in (near, far)]
+    for count, at in ((1, 0), (1, 0), (2, 1), (2, 1), (2, 0)):
+        assert torch.equal(fast([near, far][at]), wanted[at])
+        assert len(captures) == count
+    assert len(fast._graphs) == 1
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_changed_networks(captures):
+    network = trained(models.residual(spconv), "cuda")
+    fast = spconv.graphed(network)
+    for number, (name, change) in enumerate(changes(network), start=1):
+        for _ in range(2):
+            assert torch.equal(fast(tensor(0, device="cuda")), network(tensor(0, device="cuda")))
+        assert len(captures) == number, name
+        change()
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_kept_weights_live_as_long_as_the_graph(captures):
+    network = trained(models.residual(spconv), "cuda").half()
+    fast, x = spconv.graphed(network), tensor(0, device="cuda")
+    x = x.replace_feature(x.features.half())
+    wanted = fast(x)
+    network.eval()  # forgets the weights that it kept
+    filled = [torch.full((n,), torch.nan, device="cuda") for n in (1 << 8, 1 << 14, 1 << 20) * 50]
+    assert torch.equal(fast(x), wanted) and len(captures) == 1
+    del filled
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_rows_in_another_order_twice_and_outside(captures):
+    network = trained(models.unet(spconv, channels=16), "cuda")
+    fast = spconv.graphed(network)
+    rows = tensor(0, device="cuda", order="sorted")
+    mixed = rows.select_by_index(torch.randperm(len(rows.indices), device="cuda"))
+    twice, outside = rows.indices.clone(), rows.indices.clone()
+    twice[7], outside[-1, 1] = twice[3], SHAPE[0]
+    inputs = [rows, mixed]
+    inputs += [spconv.SparseConvTensor(rows.features, i, SHAPE, BATCH) for i in (twice, outside)]
+    for _ in range(2):
+        for x in inputs:
+            wanted = network(x.shadow_copy())
+            x._sites, x.indice_dict = None, {}
+            assert torch.equal(fast(x), wanted)
+    assert len(captures) == 2  # one of sorted rows, one that sorts
+    empty = rows.select_by_index(torch.zeros(len(rows.indices), dtype=torch.bool, device="cuda"))
+    assert fast(empty).shape == (0, 16)
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_networks_that_wait_for_the_gpu():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = spconv.SubMConv3d(4, 16, 3)
+
+        def forward(self, x):
+            x = self.conv(x)
+            return x.replace_feature(x.features * float(x.features.shape[1] + x.indices[0, 0]))
+
+    network, x = Reads().cuda().eval(), tensor(0, device="cuda")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"Reads has no graph.*reads values back"):
+            spconv.graphed(network)(x)
+    fast, good = spconv.graphed(network.conv), network.conv(tensor(0, device="cuda"))
+    for _ in range(2):
+        assert_same(fast(x), good)
+
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            self.calls += 1
+            return x
+
+    with pytest.raises(RuntimeError, match="Counts changes its parameters or buffers"):
+        spconv.graphed(Counts().cuda().eval())(x)
+
+
+@pytest.mark.gpu
+def test_kinds_of_calls(captures):
+    """Autocast, precision, inference mode and more tensors have graphs of their own; at most
+    MOST_GRAPHS stay."""
+    network = trained(models.positional_encoding(spconv), "cuda")
+    fast, x = spconv.graphed(network), tensor(0, channels=6, device="cuda")
+    for number, half in enumerate((False, True, False, True)):
+        with torch.inference_mode(), torch.autocast("cuda", torch.float16, half):
+            wanted = network(tensor(0, channels=6, device="cuda"))
+            for _ in range(2):
+                found = fast(x)
+                assert found.dtype == wanted.dtype
+                torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+        assert len(captures) == min(number + 1, 2)
+    scaled = spconv.graphed(FromDictionary().cuda().eval())
+    for scale in (1.0, 2.0, 3.0):
+        more = torch.full((4,), scale, device="cuda")
+        x = tensor(0, device="cuda")
+        with torch.no_grad():
+            assert_same(scaled(x, more), scaled.model(tensor(0, device="cuda"), more))
+    conv = spconv.graphed(spconv.SubMConv3d(4, 16, 3).cuda().eval())
+    for rows in range(200, 200 + 128 * (graphs.MOST_GRAPHS + 3), 128):
+        x = tensor(0, 0.2, device="cuda")
+        conv(x.select_by_index(torch.arange(rows, device="cuda")))
+    assert len(conv._graphs) == graphs.MOST_GRAPHS
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_streams():
+    network = trained(models.residual(spconv), "cuda").half()
+    fast = spconv.graphed(network)
+    inputs = [tensor(seed, 0.04, device="cuda", order="sorted") for seed in range(4)]
+    inputs = [x.replace_feature(x.features.half()) for x in inputs]
+    wanted = [network(x.shadow_copy()) for x in inputs]
+    torch.cuda.synchronize()
+    found = []
+    for turn in range(12):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found.append(fast(inputs[turn % 4]))
+    torch.cuda.synchronize()
+    for turn, result in enumerate(found):
+        assert torch.equal(result, wanted[turn % 4])
