@@ -76,24 +76,22 @@ class Graphed:
         self.model = model
         self._graphs: OrderedDict[tuple, Graph] = OrderedDict()
         self._state: list = []
-        self._sources: list[Tensor] = []  # so that no other tensors get their places
+        self._sources: list[tuple[Tensor, Tensor]] = []
         self._sorts = False  # whether graphs have to
         self._pool: Any = None
-        self._lock, self._done = Lock(), None
+        self._lock = Lock()
+        self._done: torch.cuda.Event | None = None
 
     def __call__(self, x: SparseConvTensor, *tensors: Tensor) -> Any:
-        state, sources = _state_of(self.model)
         _check_input(x, tensors)
         if not x.features.is_cuda or len(x.indices) == 0:
+            _state_of(self.model)
             with torch.no_grad():
                 return self.model(x, *tensors)
         with self._lock, torch.no_grad(), torch.cuda.device(x.features.device):
             stream = torch.cuda.current_stream()
             if self._done is not None:  # the call before may have had another stream
                 stream.wait_event(self._done)
-            if state != self._state:
-                self._graphs.clear()
-                self._state, self._sources = state, sources
             try:
                 return self._result(x, tensors)
             finally:
@@ -102,12 +100,18 @@ class Graphed:
     def _result(self, x: SparseConvTensor, tensors: Sequence[Tensor]) -> Any:
         key = _key_of(x, tensors)
         graph = self._graphs.get(key)
+        if graph is not None:
+            graph.start(x, tensors)
+        state, held = _state_of(self.model)  # while the GPU works: it takes the host a while
+        if state != self._state:
+            self._graphs.clear()
+            graph, self._state = None, state
+            # so that no other tensors get their places, and a graph reads no other's memory
+            self._sources = [(tensor, tensor.detach()) for tensor in held]
         if graph is None:
             return self._capture(key, x, tensors, ())
         self._graphs.move_to_end(key)
-        if graph.runs(x, tensors):
-            return graph.result()
-        return self._capture(key, x, tensors, graph.capacities)
+        return graph.result() if graph.fits() else self._capture(key, x, tensors, graph.capacities)
 
     def _capture(
         self, key: tuple, x: SparseConvTensor, tensors: Sequence[Tensor], least: Sequence[int]
@@ -129,7 +133,8 @@ class Graphed:
         self._graphs.pop(key, None)  # its memory serves the new one
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        with torch.inference_mode(False), torch.no_grad():
+        stream = torch.cuda.current_stream()  # a capture that fails leaves another one
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(stream):
             spare = Spare(x, sites, self._sorts, least)
             graph = Graph(self.model, x, tensors, spare, self._pool)
             graph.check(x, tensors, wanted)
@@ -302,7 +307,9 @@ class BoundedSites(Sites):
                 if apart is None:
                     raise ValueError(f"padding: {geometry} of a transposed layer has no graph")
                 grid, window = apart
-                coords = coords * coords.new_tensor((1, *geometry.stride))
+                # numbers of the host cannot be copied in a capture
+                columns = zip(coords.unbind(1), (1, *geometry.stride), strict=True)
+                coords = torch.stack([column * step for column, step in columns], dim=1)
             rooms = [self._spare.room(pattern)]
             level = self._index(coords, grid, (window,), rooms, (1,) * len(grid), False).levels[1]
             assert (
@@ -346,8 +353,8 @@ class BoundedSites(Sites):
         if not self._fits(shape, downs):
             raise ValueError(f"spatial_shape: {shape} is too large for the index of a graph")
         grid, capacities = (shape, self.batch_size), [len(coords), *rooms]
-        windows = downs, kernel, last
-        found = index_pyramid(coords, *grid, *windows, capacities, self.count, transposed)
+        of_rows = capacities, self.count
+        found = index_pyramid(coords, *grid, downs, kernel, last, *of_rows, transposed)
         assert found.overflow is not None  # with capacities there is one
         self._spare.overflows.append(found.overflow)
         return found
@@ -376,7 +383,7 @@ def _turned(kernel_map: KernelMap) -> KernelMap:
 
 
 class Graph:
-    """The network for inputs of one kind: `runs`, and where it says so, `result`."""
+    """The network for inputs of one kind: after `start` comes `fits`, and if so, `result`."""
 
     def __init__(
         self,
@@ -406,6 +413,9 @@ class Graph:
                     f"graphed: {type(model).__name__} has no graph ({str(error).splitlines()[0]}); "
                     "where its forward reads values back to the host, call it as it is"
                 ) from error
+        for part in _parts(self._found):
+            if isinstance(part, SparseConvTensor):  # the maps' memory serves other graphs
+                part._sites, part.indice_dict = None, {}
         self.capacities = spare.capacities
         layers = [layer for layer in model.modules() if isinstance(layer, KeepsWeight)]
         self._kept = [vars(layer._kept_weight()).copy() for layer in layers]  # the graph reads them
@@ -421,10 +431,13 @@ class Graph:
         for tensor, given in zip(self._tensors, tensors, strict=True):
             tensor.copy_(given)
 
-    def runs(self, x: SparseConvTensor, tensors: Sequence[Tensor]) -> bool:
-        """Whether the graph holds this input; then the result is there."""
+    def start(self, x: SparseConvTensor, tensors: Sequence[Tensor]) -> None:
+        """Begins to work on an input."""
         self._load(x, tensors)
         self._graph.replay()
+
+    def fits(self) -> bool:
+        """Waits for the work; whether every level had room for its rows."""
         numbers = self._numbers.tolist()  # sync: the only wait of a call
         levels = len(self.capacities)
         self._counts = numbers[:levels]
@@ -440,7 +453,7 @@ class Graph:
             copy.features, copy.indices = (
                 self._copy(each, done) for each in (found.features, found.indices)
             )
-            copy._sites, copy.indice_dict = None, {}
+            copy.indice_dict = {}
             return copy
         if isinstance(found, Tensor):
             if id(found) not in done:
@@ -459,16 +472,17 @@ class Graph:
         """Raises unless the graph gives for this input what the network gave, whatever the spare
         rows hold."""
         self._features.fill_(math.nan)
-        self.runs(x, tensors)  # its levels were made for this input
-        for mine, own in zip_longest(_leaves(self._found), _leaves(wanted)):
+        self.start(x, tensors)
+        self.fits()  # its levels were made for this input
+        for mine, own in zip_longest(_parts(self._found), _parts(wanted)):
             if isinstance(mine, Tensor) and isinstance(own, Tensor):
                 self._rows[id(mine)] = self._level_of(mine, own)
-            elif mine is not own and not (type(own) in _COMPARED and mine == own):
+            elif not _are_alike(mine, own):
                 raise TypeError(
                     f"graphed: the network returns {_short(own)}, which is {_short(mine)} in its "
                     "graph; it may return sparse tensors, tensors, and dicts, lists and tuples"
                 )
-        for mine, own in zip(_leaves(self.result()), _leaves(wanted), strict=True):
+        for mine, own in zip(_parts(self.result()), _parts(wanted), strict=True):
             if isinstance(own, Tensor) and not _is_close(mine, own):
                 raise RuntimeError(
                     "graphed: the result is not the network's own; it computes across rows (a "
@@ -491,20 +505,28 @@ class Graph:
 _COMPARED = (*CONSTANTS, tuple, type)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _parts(value: Any) -> Iterator[Any]:
     """What a result holds, one after another, and what holds it."""
     if isinstance(value, SparseConvTensor):
-        yield from (tuple(value.spatial_shape), value.batch_size, value.features, value.indices)
+        yield value
+        yield from (value.features, value.indices)
     elif isinstance(value, dict):
         yield (type(value), *value)
         for each in value.values():
-            yield from _leaves(each)
+            yield from _parts(each)
     elif isinstance(value, list | tuple):
         yield type(value), len(value)
         for each in value:
-            yield from _leaves(each)
+            yield from _parts(each)
     else:
         yield value
+
+
+def _are_alike(mine: Any, own: Any) -> bool:
+    if isinstance(mine, SparseConvTensor) and isinstance(own, SparseConvTensor):
+        grids = [(list(each.spatial_shape), each.batch_size) for each in (mine, own)]
+        return grids[0] == grids[1]
+    return mine is own or (type(own) in _COMPARED and mine == own)
 
 
 def _is_close(mine: Tensor, own: Tensor) -> bool:

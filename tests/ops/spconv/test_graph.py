@@ -89,7 +89,7 @@ NETWORKS = {
 
 
 def leaves(value):
-    return [each for each in graphs._leaves(value) if isinstance(each, torch.Tensor)]
+    return [each for each in graphs._parts(value) if isinstance(each, torch.Tensor)]
 
 
 def assert_same(found, wanted, exact=True):
@@ -123,6 +123,11 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(graphs, "captured", captured_by_calls)
 
 
+def runs(graph, x):
+    graph.start(x, ())
+    return graph.fits()
+
+
 def graph_of(network, x, sorts=True):
     with torch.no_grad():
         sites = sites_of(x.indices, SHAPE, BATCH)
@@ -142,7 +147,7 @@ def test_a_capacity_of_rows(name):
     for seed in (1, 2):
         x = tensor(seed, 0.03 - 0.003 * seed)
         with torch.no_grad():
-            assert graph.runs(x, ())
+            assert runs(graph, x)
             assert_same(graph.result(), network(x), exact=False)
 
 
@@ -157,8 +162,8 @@ def test_a_level_without_room_is_told():
     assert capacity_of(len(few)) > len(few) >= 600
     far = tensor(1, 0.029)
     far = far.select_by_index(torch.arange(len(few)))
-    assert not graph.runs(far, ())
-    assert graph.runs(near, ())
+    assert not runs(graph, far)
+    assert runs(graph, near)
     with torch.no_grad():
         assert_same(graph.result(), network(near), exact=False)
 
@@ -280,7 +285,6 @@ def test_the_same_bits_at_every_size(name, dtype, order, captures):
         x = x.replace_feature(x.features.to(dtype))
         with torch.no_grad():
             wanted = network(x.shadow_copy())
-        x._sites, x.indice_dict = None, {}
         for _ in range(2):
             kept.append((fast(x), wanted))
     assert 2 <= len(fast._graphs) <= len(captures) < 7
@@ -300,7 +304,6 @@ def test_layers_whose_products_depend_on_the_rows():
             x = tensor(seed, 0.03 - 0.0005 * seed, channels, "cuda")
             for _ in range(2):
                 assert_same(fast[network](x), network(x.shadow_copy()), exact=False)
-                x._sites = None
 
 
 @pytest.mark.gpu
@@ -360,7 +363,6 @@ def test_rows_in_another_order_twice_and_outside(captures):
     for _ in range(2):
         for x in inputs:
             wanted = network(x.shadow_copy())
-            x._sites, x.indice_dict = None, {}
             assert torch.equal(fast(x), wanted)
     assert len(captures) == 2  # one of sorted rows, one that sorts
     empty = rows.select_by_index(torch.zeros(len(rows.indices), dtype=torch.bool, device="cuda"))
@@ -412,7 +414,7 @@ def test_kinds_of_calls(captures):
             for _ in range(2):
                 found = fast(x)
                 assert found.dtype == wanted.dtype
-                torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+                torch.testing.assert_close(found, wanted, rtol=1e-2, atol=5e-3)
         assert len(captures) == min(number + 1, 2)
     scaled = spconv.graphed(FromDictionary().cuda().eval())
     for scale in (1.0, 2.0, 3.0):
