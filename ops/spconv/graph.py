@@ -78,7 +78,6 @@ class Graphed:
         self._state: list = []
         self._sources: list[tuple[Tensor, Tensor]] = []
         self._sorts = False  # whether graphs have to
-        self._pool: Any = None
         self._lock = Lock()
         self._done: torch.cuda.Event | None = None
 
@@ -108,7 +107,7 @@ class Graphed:
             graph, self._state = None, state
             # so that no other tensors get their places, and a graph reads no other's memory
             self._sources = [(tensor, tensor.detach()) for tensor in held]
-        if graph is None:
+        if graph is None or not graph.is_current():
             return self._capture(key, x, tensors, ())
         self._graphs.move_to_end(key)
         return graph.result() if graph.fits() else self._capture(key, x, tensors, graph.capacities)
@@ -130,13 +129,12 @@ class Graphed:
                 f"graphed: {type(self.model).__name__} changes its parameters or buffers in each "
                 "call, which a graph would not do; call it as it is"
             )
-        self._graphs.pop(key, None)  # its memory serves the new one
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        self._graphs.pop(key, None)
+        pool = next((graph.pool for graph in self._graphs.values()), None)
         stream = torch.cuda.current_stream()  # a capture that fails leaves another one
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(stream):
             spare = Spare(x, sites, self._sorts, least)
-            graph = Graph(self.model, x, tensors, spare, self._pool)
+            graph = Graph(self.model, x, tensors, spare, pool)
             graph.check(x, tensors, wanted)
         self._graphs[key] = graph
         while len(self._graphs) > MOST_GRAPHS:
@@ -418,9 +416,19 @@ class Graph:
                 part._sites, part.indice_dict = None, {}
         self.capacities = spare.capacities
         layers = [layer for layer in model.modules() if isinstance(layer, KeepsWeight)]
-        self._kept = [vars(layer._kept_weight()).copy() for layer in layers]  # the graph reads them
+        self._kept = [(layer, layer._kept_weight()) for layer in layers]
+        self._weights = [vars(kept).copy() for _, kept in self._kept]  # the graph reads them
         self._rows: dict[int, int | None] = {}  # the level whose rows a tensor has, by its id
         self._counts: list[int] = []
+
+    @property
+    def pool(self) -> Any:
+        """Its memory, which graphs share: they run one after another."""
+        return self._graph.pool()
+
+    def is_current(self) -> bool:
+        """Whether no layer has forgotten the weight that it kept, as `eval()` makes it do."""
+        return all([layer._kept_weight() is kept for layer, kept in self._kept])
 
     def _load(self, x: SparseConvTensor, tensors: Sequence[Tensor]) -> None:
         rows = len(x.indices)

@@ -338,15 +338,21 @@ def test_changed_networks(captures):
 
 @pytest.mark.gpu
 @torch.no_grad()
-def test_kept_weights_live_as_long_as_the_graph(captures):
+def test_weights_that_layers_keep(captures):
     network = trained(models.residual(spconv), "cuda").half()
     fast, x = spconv.graphed(network), tensor(0, device="cuda")
     x = x.replace_feature(x.features.half())
     wanted = fast(x)
-    network.eval()  # forgets the weights that it kept
+    network.float()(tensor(0, device="cuda"))  # other weights are kept instead
+    network.half()
     filled = [torch.full((n,), torch.nan, device="cuda") for n in (1 << 8, 1 << 14, 1 << 20) * 50]
-    assert torch.equal(fast(x), wanted) and len(captures) == 1
+    assert torch.equal(fast(x), wanted)
     del filled
+    network.stem[0].weight.data.mul_(2)  # as some mean teachers do: nothing tells
+    network.eval()
+    count = len(captures)
+    assert not torch.equal(fast(x), wanted) and len(captures) == count + 1
+    assert torch.equal(fast(x), network(x.shadow_copy())) and len(captures) == count + 1
 
 
 @pytest.mark.gpu
