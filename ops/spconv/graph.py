@@ -255,8 +255,8 @@ class Spare:
 
 
 class BoundedSites(Sites):
-    """Sites of which the first `count` count; the maps are bounded, and nothing is read back. What
-    other sites, its pattern, have been asked for tells the capacities and what one call builds."""
+    """Sites up to a count, with bounded maps: nothing is read back. The pattern, sites of another
+    input, was asked for the same maps: it tells the capacities, and which maps one call builds."""
 
     def __init__(self, indices: Tensor, count: Tensor, pattern: Sites, spare: Spare):
         is_sorted = bool(spare.levels) or not spare.sorts
