@@ -35,8 +35,8 @@ __all__ = [
     "expand_nd",
 ]
 T = TypeVar("T")
-# the sites of the indices that a graph's network is called with, see ops.spconv.graph
-GIVEN: ContextVar[Sites | None] = ContextVar("given", default=None)
+# how sites are made of indices: ops.spconv.graph gives a network the sites of its input
+MAKE_SITES: ContextVar[Callable[..., Sites]] = ContextVar("make_sites", default=sites_of)
 Shared = SharedMap | IndiceData | ImplicitGemmIndiceData
 
 
@@ -100,10 +100,8 @@ class SparseConvTensor:
             self.indices, self.spatial_shape, self.batch_size
         ):
             self.spatial_shape = whole_numbers(self.spatial_shape)  # programs write arrays there
-            grid, given = (self.spatial_shape, self.batch_size), GIVEN.get()
-            if given is None or not given.are(self.indices, *grid):
-                given = sites_of(self.indices, *grid)
-            self._sites = given
+            make = MAKE_SITES.get()
+            self._sites = make(self.indices, self.spatial_shape, self.batch_size)
         return self._sites
 
     def on_sites(self, build: Callable[[Sites], T]) -> T:

@@ -9,12 +9,13 @@ many rows each level needs.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from math import prod
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -38,12 +39,13 @@ from millisecond.ops.sites import (
     submanifold_in,
     transposed_shape,
 )
-from millisecond.ops.spconv.core import GIVEN, SparseConvTensor
+from millisecond.ops.spconv.core import MAKE_SITES, SparseConvTensor
 from millisecond.ops.spconv.recipe import CONSTANTS
 
 MOST_GRAPHS = 8  # of a network: the one that waited longest goes
 LEAST_STEP = 128  # rows from a capacity to the next
 SPARE = 1.2  # rows of the levels below, by rows that they would have
+WAITS = "called a synchronizing CUDA operation"  # torch's warning
 ROUNDING = 0.05  # relative: more than last bits, less than what a spare row does
 
 
@@ -131,8 +133,7 @@ class Graphed:
             )
         self._graphs.pop(key, None)
         pool = next((graph.pool for graph in self._graphs.values()), None)
-        stream = torch.cuda.current_stream()  # a capture that fails leaves another one
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(stream):
+        with torch.inference_mode(False), torch.no_grad():
             spare = Spare(x, sites, self._sorts, least)
             graph = Graph(self.model, x, tensors, spare, pool)
             graph.check(x, tensors, wanted)
@@ -214,12 +215,23 @@ def capacity_of(rows: int) -> int:
 
 def _call(model: nn.Module, features: Tensor, sites: Sites, tensors: Sequence[Tensor]) -> Any:
     """The network on these sites, also where it makes a sparse tensor of their indices itself."""
-    before = GIVEN.set(sites)
+
+    def make(indices: Tensor, shape: Sequence[int], batch_size: int) -> Sites:
+        if sites.are(indices, shape, batch_size):
+            return sites
+        if isinstance(sites, BoundedSites):
+            raise RuntimeError(
+                f"graphed: the network makes a tensor of {list(shape)} on other indices than x, "
+                "which has no graph; give it the indices and spatial_shape of x"
+            )
+        return sites_of(indices, shape, batch_size)
+
+    before = MAKE_SITES.set(make)
     try:
         x = SparseConvTensor(features, sites.indices, sites.shape, sites.batch_size)
         return model(x, *tensors)
     finally:
-        GIVEN.reset(before)
+        MAKE_SITES.reset(before)
 
 
 # ---- sites of a capacity ------------------------------------------------------------------------
@@ -404,13 +416,9 @@ class Graph:
             return result, torch.cat([level.count for level in spare.levels] + spare.overflows)
 
         with _uncached_autocast(x.features.device.type):
-            try:
-                self._graph, (self._found, self._numbers) = captured(run, pool=pool)
-            except RuntimeError as error:
-                raise RuntimeError(
-                    f"graphed: {type(model).__name__} has no graph ({str(error).splitlines()[0]}); "
-                    "where its forward reads values back to the host, call it as it is"
-                ) from error
+            if x.features.is_cuda:
+                _rehearse(run, type(model).__name__)
+            self._graph, (self._found, self._numbers) = captured(run, pool=pool)
         for part in _parts(self._found):
             if isinstance(part, SparseConvTensor):  # the maps' memory serves other graphs
                 part._sites, part.indice_dict = None, {}
@@ -548,6 +556,37 @@ def _is_close(mine: Tensor, own: Tensor) -> bool:
 
 def _short(value: Any) -> str:
     return repr(value) if type(value) in CONSTANTS else type(value).__name__
+
+
+def _rehearse(call: Callable[[], Any], name: str) -> None:
+    """RuntimeError where the call waits for the GPU. A capture would fail there, and torch's
+    allocator has no more captures after one that fails."""
+    places: list[str] = []
+    here = get_ident()
+
+    def note(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        if WAITS in str(message) and get_ident() == here:
+            places.append(f"{filename}:{lineno}")
+        else:
+            show(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        show, warnings.showwarning = warnings.showwarning, note
+        warnings.filterwarnings("always", f".*{WAITS}")
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # a prototype, it says
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            call()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    if places:
+        raise RuntimeError(
+            f"graphed: {name} has no graph: it reads values back to the host, or brings them from "
+            f"there, at {places[0]}; call it as it is"
+        )
 
 
 @contextmanager
