@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -24,6 +25,13 @@ class Table(NamedTuple):
     def reversed(self) -> Table:
         """The other direction of a submanifold map."""
         return self._replace(flipped=not self.flipped)
+
+    def filled(self) -> Tensor:
+        """The neighbours, with none in rows that do not count."""
+        if self.count is None:
+            return self.neighbours
+        row = torch.arange(self.neighbours.shape[1], device=self.neighbours.device)
+        return torch.where(row < self.count, self.neighbours, -1)
 
 
 class KernelMap(NamedTuple):

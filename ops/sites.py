@@ -47,7 +47,7 @@ from millisecond.ops.line_maps import (
     site_table,
 )
 from millisecond.ops.row_order import MOST_OFFSETS, row_order
-from millisecond.ops.rulebook import KernelMap, Pyramid, Table
+from millisecond.ops.rulebook import KernelMap, Level, Pyramid, Table
 
 INDEXED = 2, 3  # dimensions that the kernels index
 Ordered = tuple[Tensor, Tensor | None]
@@ -318,9 +318,13 @@ class Sites:
                 break
             below = pyramid.levels[depth + 1]
             assert below.down is not None  # there is one from each level to the next
-            outputs = Sites(below.coords, below.spatial_shape, self.batch_size, is_sorted=True)
+            outputs = sites._made(downs[depth], below)
             sites._strided[downs[depth], False, ()] = outputs, strided_in(order, below.down)
             sites, order = outputs, None
+
+    def _made(self, down: ConvGeometry, below: Level) -> Sites:
+        """The sites of the level that a convolution of this window makes."""
+        return Sites(below.coords, below.spatial_shape, self.batch_size, is_sorted=True)
 
 
 def _first_fault(indices: Tensor, shape: Sequence[int], batch_size: int) -> str:
@@ -450,8 +454,9 @@ def submanifold_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
     """A map of sorted rows as one of the caller's rows."""
     if order is None:
         return kernel_map
-    columns = kernel_map.forward.neighbours.index_select(1, _inverse(order))
-    return KernelMap.around(Table(_renumbered(columns, order)))
+    table = kernel_map.forward
+    columns = table.filled().index_select(1, _inverse(order))
+    return KernelMap.around(Table(_renumbered(columns, order), table.count))
 
 
 def strided_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
@@ -461,12 +466,14 @@ def strided_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
     forward, backward = kernel_map
     if backward is not None:
         backward = outputs_in(order, backward)
-    return KernelMap(Table(_renumbered(forward.neighbours, order)), backward)
+    return KernelMap(Table(_renumbered(forward.filled(), order), forward.count), backward)
 
 
 def outputs_in(order: Tensor | None, table: Table) -> Table:
     """The same for a table whose outputs alone are in the caller's order."""
-    return table if order is None else Table(table.neighbours.index_select(1, _inverse(order)))
+    if order is None:
+        return table
+    return Table(table.neighbours.index_select(1, _inverse(order)), table.count)
 
 
 def _renumbered(neighbours: Tensor, order: Tensor) -> Tensor:

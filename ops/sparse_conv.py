@@ -334,11 +334,8 @@ def weight_gradient(features: Tensor, grad: Tensor, table: Table, weight: Tensor
 def _windows(features: Tensor, table: Table) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of n rows of a table, and the features that they read: images [1, C, V, n], channels
     last, zero where there is no neighbour."""
-    neighbours, channels = table.neighbours, features.shape[1]
+    neighbours, channels = table.filled(), features.shape[1]
     offsets, length = neighbours.shape
-    if table.count is not None:
-        row = torch.arange(length, device=neighbours.device)
-        neighbours = torch.where(row < table.count, neighbours, -1)
     features = pad(features, (0, 0, 1, 0))  # row -1 + 1 is zero
     size = max(NUMBERS_A_BLOCK // (offsets * channels), 1)
     for start in range(0, length, size):

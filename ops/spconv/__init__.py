@@ -41,6 +41,7 @@ from millisecond.ops.spconv.conv import (
     SubMConv4d,
 )
 from millisecond.ops.spconv.core import AlgoHint, ConvAlgo, SparseConvTensor
+from millisecond.ops.spconv.graph import graphed
 from millisecond.ops.spconv.identity import Identity
 from millisecond.ops.spconv.modules import (
     RemoveGrid,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
 
@@ -34,6 +35,8 @@ __all__ = [
     "expand_nd",
 ]
 T = TypeVar("T")
+# how sites are made of indices: ops.spconv.graph gives a network the sites of its input
+MAKE_SITES: ContextVar[Callable[..., Sites]] = ContextVar("make_sites", default=sites_of)
 Shared = SharedMap | IndiceData | ImplicitGemmIndiceData
 
 
@@ -97,7 +100,8 @@ class SparseConvTensor:
             self.indices, self.spatial_shape, self.batch_size
         ):
             self.spatial_shape = whole_numbers(self.spatial_shape)  # programs write arrays there
-            self._sites = sites_of(self.indices, self.spatial_shape, self.batch_size)
+            make = MAKE_SITES.get()
+            self._sites = make(self.indices, self.spatial_shape, self.batch_size)
         return self._sites
 
     def on_sites(self, build: Callable[[Sites], T]) -> T:

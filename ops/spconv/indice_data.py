@@ -104,7 +104,7 @@ class SharedMap(NamedTuple):
         if isinstance(self.inputs, RepeatedSites):
             raise NotImplementedError("pairs: indices have a site twice or outside of the grid")
         table = self.kernel_map.forward
-        return table.neighbours.flip(0) if table.flipped else table.neighbours
+        return table.filled().flip(0) if table.flipped else table.filled()
 
     @property
     def pair_bwd(self) -> Tensor:

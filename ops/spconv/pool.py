@@ -104,7 +104,7 @@ class SparseAvgPool(_Pool):
         rows = torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1)  # the last channel counts
         if isinstance(data.inputs, RepeatedSites):
             rows = data.inputs.sums(rows)
-        neighbours, padded = data.kernel_map.forward.neighbours, pad(rows, (0, 0, 1, 0))
+        neighbours, padded = data.kernel_map.forward.filled(), pad(rows, (0, 0, 1, 0))
         total = padded.new_zeros(neighbours.shape[1], rows.shape[1])
         for row in neighbours:  # one offset reads a row once: no order of atomics in the gradient
             total = total + padded.index_select(0, row + 1)

@@ -24,6 +24,7 @@ from millisecond.ops.voxelize import Voxels
 from millisecond.tools.benchmarks.network import hardware
 from millisecond.tools.benchmarks.timing import AROUND, KITTI, Scans, simulated_sweeps
 
+GRAPHED = "graphed"  # this engine's inference as a CUDA graph
 PATIENCE = 200  # ms for the calls of one figure, three at least
 
 
@@ -101,11 +102,12 @@ def compare(
     row: dict[str, Any] = {"network": case.name, "scan": case.scan, "batch": batch, "voxels": rows}
     row |= {"precision": precision, "work": "training" if training else "inference"}
     outputs, steps, slowest = {}, {}, 0.0
-    for name, engine in engines.items():
+    graphs = {} if training or device.type == "cpu" else {GRAPHED: ours}
+    for name, engine in (engines | graphs).items():
         try:
             network = case.build(engine).to(device)
             network.load_state_dict(state)
-            step = Step(case, engine, network, set_precision(precision), training)
+            step = Step(case, engine, network, set_precision(precision), training, name == GRAPHED)
             outputs[name] = step().detach().float()
             row[f"{name}_mb"], once = _memory(step, device)
             steps[name], slowest = step, max(slowest, once)
@@ -116,9 +118,9 @@ def compare(
     for name, samples in by_turns(steps, turns, warmup=1).items():
         times = Times.of(samples)
         row[f"{name}_ms"], row[f"{name}_p99"] = times.median, times.p99
-    if len(outputs) == 2 and outputs["spconv"].shape == outputs["millisecond"].shape:
-        ours, theirs = outputs.values()
-        row["difference"] = float((ours - theirs).norm() / theirs.norm())
+    mine, theirs = outputs.get("millisecond"), outputs.get("spconv")
+    if mine is not None and theirs is not None and mine.shape == theirs.shape:
+        row["difference"] = float((mine - theirs).norm() / theirs.norm())
     _print(row)
     return row
 
@@ -160,9 +162,11 @@ class Step:
         network: nn.Module,
         dtype: torch.dtype,
         training: bool,
+        graphed: bool = False,
     ):
         self.case, self.engine, self.dtype, self.training = case, engine, dtype, training
-        self.network = network.train(training) if training else network.eval().to(dtype)
+        self.module = network.train() if training else network.eval().to(dtype)
+        self.network: Callable = ours.graphed(network) if graphed else self.module
         self.device = case.voxels.coords.device.type
         generator = torch.Generator(self.device).manual_seed(1)
         shape = len(case.voxels.coords), case.inputs
@@ -176,7 +180,7 @@ class Step:
         if not self.training:
             with torch.no_grad():
                 return self.forward()
-        self.network.zero_grad(set_to_none=True)
+        self.module.zero_grad(set_to_none=True)
         dtype = self.dtype if self.half else torch.bfloat16
         with torch.autocast(self.device, dtype, self.half):
             out = self.forward()
@@ -201,6 +205,9 @@ def _print(row: dict) -> None:
             line += " " + row.get(f"{name}_error", "-")
     if "spconv_ms" in row and "millisecond_ms" in row:
         line += f"  x{row['spconv_ms'] / row['millisecond_ms']:.2f}"
+    if f"{GRAPHED}_ms" in row:
+        line += f"  as a graph {row[f'{GRAPHED}_ms']:.3f} ms"
+    line += f"  {row[f'{GRAPHED}_error']}" if f"{GRAPHED}_error" in row else ""
     if "difference" in row:
         line += f"  differ {row['difference']:.0e}"
     print(line, flush=True)
