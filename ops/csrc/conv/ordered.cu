@@ -368,7 +368,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
   multiply_steps<T, ROWS>(sum, count * (p.c_in / SLICE_OF<T>), ring, barriers, at,
                           [&](int, int stage) { return ring.lines + stage * ROWS * LINE; });
   const auto row_of = [&](int line) { return tile.rows[line]; };
-  if (p.residual) {
+  if (p.residual || p.earlier || p.unrounded) {
     store_tile<T, ROWS, false>(p, sum, blockIdx.x, row_of);
   } else {
     store_tile<T, ROWS, true>(p, sum, blockIdx.x, row_of);
