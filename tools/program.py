@@ -30,7 +30,6 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
-CURVES = "http://localhost:6006/#custom_scalars"  # of TensorBoard: losses and AP in one view
 SCREEN = 29  # lines of a help, for the prompt takes one of 30
 LESS_MEMORY = "end what else uses it, or take a smaller batch or another --device"
 COLUMN_CONFIG = (

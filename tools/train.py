@@ -29,7 +29,6 @@ from millisecond.detector.training.outcome import advice, outcome_of, read_recor
 from millisecond.detector.training.run import Training, build_training
 from millisecond.detector.training.trainer import NotFinite
 from millisecond.tools.program import (
-    CURVES,
     config_file,
     dataset_for,
     number,
@@ -199,7 +198,7 @@ def report(training: Training, options: argparse.Namespace) -> str:
     lines += ["", *table(outcome), "", f"weights: {last}, after the last epoch"]
     if best is not None:
         lines.append(f"         {output / 'best.safetensors'}, after epoch {best.epoch}")
-    lines.append(f"curves:  tensorboard --logdir {shlex.quote(str(output))}, then open {CURVES}")
+    lines.append(f"curves:  tensorboard --logdir {shlex.quote(str(output))}")
     data, results = [["--root", options.root], ["--split", options.val_split]], output / "results"
     lines += ["", "next:"]
     for command in (

@@ -23,7 +23,7 @@ from PIL import Image
 
 import millisecond
 from millisecond.data.files import replacing
-from millisecond.tools.program import CURVES, ROOT, output_path, parser_of, run
+from millisecond.tools.program import ROOT, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond train_demo --output output/train_demo
@@ -162,7 +162,7 @@ def report(output: Path) -> str:
         f"pictures             {output}/street.png, {output}/pictures",
         f"KITTI result files   {output}/detections",
         f"weights              {output}/training/weights.safetensors",
-        f"curves               {BIN}/tensorboard --logdir {output}/training, then {CURVES}",
+        f"curves               {BIN}/tensorboard --logdir {output}/training",
     ]
     return "\n".join(lines)
 

@@ -105,8 +105,12 @@ def _panel(panel: Panel, keys: int) -> Image.Image:
     write(draw, (LEFT - 46, TOP - 14), panel.y.name, FAINT, 13)
     for number, line in enumerate(_named(panel)):
         v = TOP + down + BOTTOM + (number + 0.5) * ROW
-        piece = np.array([[[LEFT, v], [LEFT + KEY, v]]])
-        draw_lines(draw, dash(piece, 5) if line.dashed else piece, line.colour, 3)
+        if len(line.x) > 1:
+            piece = np.array([[[LEFT, v], [LEFT + KEY, v]]])
+            draw_lines(draw, dash(piece, 5) if line.dashed else piece, line.colour, 3)
+        if line.marked or len(line.x) == 1:
+            u = LEFT + KEY / 2
+            draw.ellipse((u - 4, v - 4, u + 4, v + 4), fill=line.colour)
         name = shortened(line.name, 14, across - KEY - 10)
         write(draw, (LEFT + KEY + 10, v), name, TEXT, 14)
     return picture

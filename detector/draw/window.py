@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
 from millisecond.detector.draw.scene import (
@@ -27,7 +27,7 @@ from millisecond.detector.draw.scene import (
     prepare_scene,
     ring_marks,
 )
-from millisecond.detector.draw.style import EMPTY, TEXT, BoxSet, Colour, Shown, colourings
+from millisecond.detector.draw.style import EMPTY, TEXT, BoxSet, Shown, colourings
 from millisecond.detector.draw.text import (
     SIZE,
     FreeSpace,
@@ -37,8 +37,9 @@ from millisecond.detector.draw.text import (
     panel,
     shortened,
     table,
+    write,
 )
-from millisecond.detector.draw.view import View, Viewpoint, extent
+from millisecond.detector.draw.view import View, Viewpoint
 
 STARTING, OPENING = 120.0, 15.0  # seconds
 
@@ -63,39 +64,16 @@ class WindowText:
         corner = round(left), round(top)
         self.widget.frame = self._gui.Rect(*corner, round(wide * scale), round(high * scale))
 
+    def place(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom, pixels of the window."""
+        frame = self.widget.frame
+        return frame.x, frame.y, frame.get_right(), frame.get_bottom()
+
 
 def _pixels(image: Image.Image):
     import open3d as o3d
 
     return o3d.geometry.Image(np.array(image))  # type: ignore[call-overload]  # takes any array
-
-
-class WindowCaptions:
-    """Texts in a SceneWidget; texts that are no longer needed are used again."""
-
-    def __init__(self, gui, widget):
-        """gui: the module open3d.visualization.gui."""
-        self._gui, self._widget = gui, widget
-        self._labels: list = []
-        self._used = 0
-
-    def clear(self) -> None:
-        """Begin anew: none is shown."""
-        for label in self._labels[: self._used]:
-            label.text = ""
-        self._used = 0
-
-    def put(
-        self, text: str, colour: Colour, view: Viewpoint, place: np.ndarray, depth: float
-    ) -> None:
-        """Write around a pixel; Open3D begins a text at its point, downwards and to the right."""
-        if self._used == len(self._labels):
-            self._labels.append(self._widget.add_3d_label(np.zeros(3, np.float32), ""))
-        label = self._labels[self._used]
-        self._used += 1
-        corner = place - extent(text) / 2 + np.array([3, 0])
-        label.text, label.color = text, self._gui.Color(*(c / 255 for c in colour))
-        label.position = view.point(corner, depth).astype(np.float32)
 
 
 BEHIND = np.array([-12.0, 0.0, 7.0])  # metres from the object that is followed to the eye
@@ -109,12 +87,13 @@ class WindowCamera:
         self._widget = widget
         self._followed = 0  # number of a track
 
-    def viewpoint(self) -> Viewpoint:
-        """The viewpoint of the scene now."""
+    def viewpoint(self, scale: float) -> Viewpoint:
+        """The viewpoint of the scene now; scale: pixels of the screen in one of the view."""
         camera, frame = self._widget.scene.camera, self._widget.frame
-        focal = camera.get_projection_matrix()[1, 1] * frame.height / 2
+        wide, high = round(frame.width / scale), round(frame.height / scale)
+        focal = camera.get_projection_matrix()[1, 1] * high / 2
         matrix = np.asarray(camera.get_view_matrix(), np.float64)
-        return Viewpoint(matrix, float(focal), (frame.width, frame.height))
+        return Viewpoint(matrix, float(focal), (wide, high))
 
     def look_from_behind(self) -> None:
         """From behind and above the sensor, as at first."""
@@ -279,9 +258,13 @@ class WindowView:
         self._widget = gui.SceneWidget()
         self._scene = self._widget.scene = rendering.Open3DScene(self._window.renderer)
         prepare_scene(self._scene)
+        # Of two widgets the mouse goes to the one added last, and the one that appeared last is
+        # drawn on top. So the captions come before the scene, and appear after it.
+        self._captions = self._text(Image.new("RGBA", (1, 1)))
+        self._captions.widget.visible = False
         self._window.add_child(self._widget)
         self._content = SceneContent(self._scene, EYE, POINT_SIZES[0])
-        self._camera, self._captions = WindowCamera(self._widget), WindowCaptions(gui, self._widget)
+        self._camera = WindowCamera(self._widget)
         self._title, self._legend = self._text(line("", SIZE, TEXT)), self._text(legend({}, 1))
         self._figures, self._inset = self._text(line("", SIZE, TEXT)), self._text(legend({}, 1))
         self._help, self._list = self._text(line(HELP, SIZE, TEXT)), self._text(table(keys))
@@ -296,13 +279,14 @@ class WindowView:
         self._window.set_on_layout(self._layout)
         self._window.set_on_close(self._close)
         self._window.set_on_key(self._key)
+        self._content.show(self._shown, colour_by)  # the rings
         self._camera.look_from_behind()
 
     def tick(self) -> bool:
         """Handle the user's input and draw; False once the window is closed."""
         if not (self._app.run_one_tick() and self._open):
             return False
-        view = self._camera.viewpoint()
+        view = self._view()
         if self._placed is None or view.size != self._placed.size:
             self._refresh(view)
         elif not np.array_equal(view.matrix, self._placed.matrix):
@@ -326,7 +310,11 @@ class WindowView:
             self._inset.show(framed(shown))
         if shown.figures:
             self._figures.show(panel(shown.figures))
-        self._refresh(self._camera.viewpoint())  # all of it before anything is drawn
+        self._refresh(self._view())  # all of it before anything is drawn
+
+    def _view(self) -> Viewpoint:
+        """From where the user looks, in pixels of a screen without scaling."""
+        return self._camera.viewpoint(self._window.scaling)
 
     def _visible(self) -> Shown:
         """All but the boxes that the keys have hidden."""
@@ -335,6 +323,8 @@ class WindowView:
 
     def _refresh(self, view: Viewpoint) -> None:
         """Show all parts that the keys have not hidden, and their texts."""
+        if not all(view.size):  # before the first drawing; `tick` comes again
+            return
         size, shown = POINT_SIZES[self._point_size], self._visible()
         for name in ("ground truth", "detections"):
             self._scene.show_geometry(name, name in shown.sets)
@@ -342,24 +332,29 @@ class WindowView:
         self._scene.show_geometry("points", size > 0)
         if self._scene.has_geometry("points"):
             self._scene.modify_geometry_material("points", material(max(size, 1.0)))
-        wide = round(view.size[0] / self._window.scaling) - 2 * MARGIN
+        wide = view.size[0] - 2 * MARGIN
         self._inset.widget.visible = shown.photo is not None
         self._figures.widget.visible = bool(shown.figures)
         room = wide - (self._inset.size[0] + MARGIN) * self._inset.widget.visible
         title = shortened(shown.title, TITLE, room - 4)
         self._title.show(line(title, TITLE, TEXT))
         self._legend.show(legend(shown.sets, wide - self._help.size[0] - MARGIN))
+        self._layout()
         self._place_captions(view)
         self._window.set_needs_layout()
 
     def _place_captions(self, view: Viewpoint) -> None:
         """Captions above their boxes and distances on the rings, as seen from where the view is."""
         self._placed = view
-        space = FreeSpace((0, 40, view.size[0], view.size[1] - 40))
-        self._captions.clear()
-        marks = ring_marks(AT_FIRST)
-        for text, colour, place, depth in placed_texts(view, marks, self._visible(), space):
-            self._captions.put(text, colour, view, place, depth)
+        others = (self._title, self._figures, self._inset, self._legend, self._help, self._list)
+        taken = [text.place() for text in others if text.widget.visible]
+        space = FreeSpace((0, 0, *view.size), np.array(taken) / self._window.scaling)
+        texts = Image.new("RGBA", view.size)
+        draw, marks = ImageDraw.Draw(texts), ring_marks(AT_FIRST)
+        for text, colour, place, _ in placed_texts(view, marks, self._visible(), space):
+            write(draw, tuple(place), text, colour, SIZE, "mm", outlined=True)
+        self._captions.show(texts)
+        self._captions.widget.visible = True
         self._redraws = [time.monotonic() + after for after in DRAWN_AFTER]
 
     def _key(self, event) -> bool:
@@ -398,8 +393,7 @@ class WindowView:
             return
         self._screenshot = False
         picture = np.array(image)[..., :3]
-        view = self._camera.viewpoint()
-        view = view._replace(size=(picture.shape[1], picture.shape[0]))
+        view = self._camera.viewpoint(1.0)._replace(size=picture.shape[1::-1])
         # Not through the pipe: both ends would wait if the program sends a scene at this moment.
         with NamedTemporaryFile(prefix=f"{NAME}_", suffix=".npy", delete=False) as file:
             np.save(file, lay_over(picture, view, ring_marks(AT_FIRST), self._visible()))
@@ -409,12 +403,13 @@ class WindowView:
         self._open = False
         return True
 
-    def _layout(self, _) -> None:
+    def _layout(self, _=None) -> None:
         area, scale = self._window.content_rect, self._window.scaling
         gap, list_gap = MARGIN * scale, 2 * (MARGIN + self._help.size[1]) * scale
         left, top = area.x + gap, area.y + gap
         right, bottom = area.x + area.width - gap, area.y + area.height
         self._widget.frame = area
+        self._captions.put(area.x, area.y, scale)
         self._title.put(left, top, scale)
         self._figures.put(left, top + 1.5 * self._title.size[1] * scale, scale)
         self._inset.put(right - self._inset.size[0] * scale, top, scale)

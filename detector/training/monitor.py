@@ -55,14 +55,9 @@ def draw_first_frames(
 LEVELS = ("easy", "moderate", "hard")
 
 
-def board_layout(classes: Sequence[str]) -> dict[str, dict[str, list]]:
-    """The page "custom scalars" of TensorBoard: losses and AP in one view, by patterns of tags."""
-    charts = {
-        "loss": [f"{split}/total" for split in ("train", "validation")],
-        "AP, 3-D moderate, R40": [f"AP {name}/3d/moderate" for name in classes],
-    }
-    patterns = {title: [f"^{re.escape(tag)}$" for tag in tags] for title, tags in charts.items()}
-    return {"loss and AP": {title: ["Multiline", tags] for title, tags in patterns.items()}}
+# TensorBoard opens on the group of curves whose name comes first.
+FIRST = "1 overview/"
+OVERVIEW = re.compile(r"(train|validation)/total|AP .+/3d/moderate")
 
 
 class Monitor:
@@ -80,7 +75,6 @@ class Monitor:
         validated: int,
         total_steps: int,
         epochs: int,
-        classes: Sequence[str],
     ):
         log = Path(folder) / "log.jsonl"
         self._epochs, self._epoch = epochs, total_steps / epochs  # an epoch in steps
@@ -88,7 +82,6 @@ class Monitor:
         self._writing = True
         self._log = open(log, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
-        self._write(self._board.add_custom_scalars, board_layout(classes))
         self._bar = tqdm(
             desc="training",
             initial=first_step,
@@ -153,7 +146,8 @@ class Monitor:
         self._log.write(line + "\n")
         self._log.flush()
         for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+            group = FIRST if OVERVIEW.fullmatch(name) else ""
+            self._board.add_scalar(group + name, value, step)
 
     def _write(self, action: Callable, *args: Any, **options: Any) -> None:
         if not self._writing:

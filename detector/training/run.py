@@ -221,9 +221,7 @@ def build_training(
     monitor = None
     if processes.first:
         print(*kept, sep="\n", end="\n" if kept else "")
-        monitor = Monitor(
-            output, state.step, state.validated, total, train.epochs, config.class_names
-        )
+        monitor = Monitor(output, state.step, state.validated, total, train.epochs)
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
 
 

@@ -47,8 +47,9 @@ def _suggestion(title: str, suggested: Series, at_random: Series) -> Panel:
         means = {count: float(np.mean(values)) for count, values in series.items()}
         lines.append(Line(f"{name}, mean", *_columns(means), colour, marked=True))
         red, green, blue = (part // 2 for part in colour)
-        for one in zip(*series.values(), strict=True):
-            lines.append(Line("", list(series), one, (red, green, blue), dashed=True))
+        for number, one in enumerate(zip(*series.values(), strict=True)):
+            key = "" if number else f"{name}, each series"
+            lines.append(Line(key, list(series), one, (red, green, blue), dashed=True))
     return Panel(title, frames, Scale("BEV AP", 38, 56, range(40, 57, 4)), lines)
 
 

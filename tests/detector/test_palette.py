@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from docs.drawings import stages
 from millisecond.detector.draw.style import (
     BACKGROUND,
     CLASS_COLOURS,
@@ -71,6 +72,12 @@ def test_all_eyes_tell_classes_and_verdicts_apart(eyes):
         assert distances(seen_by(eyes, [*own]), seen_by(eyes, [BACKGROUND])).min() > 35
         assert distances(seen_by(eyes, [*own]), seen_by(eyes, RAMP)).min() > 15
     assert nearest(seen_by(eyes, [*CLASS_COLOURS.values(), *OTHER_COLOURS])) > 15
+
+
+@pytest.mark.parametrize("eyes", DEFICIENT)
+def test_all_eyes_tell_the_classes_of_the_stages_apart(eyes):
+    colours = [tuple(bytes.fromhex(colour[1:])) for colour in (*stages.CLASS_COLOURS, "#ffffff")]
+    assert nearest(seen_by(eyes, colours)) > 30
 
 
 def test_no_colour_is_a_class_and_a_verdict():

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageGrab
 
 from millisecond.data.simulator import simulate
 from millisecond.detector.draw import open3d_process
@@ -89,6 +89,13 @@ class Tool:
         if title:
             self.wait_for(title)
 
+    def picture(self) -> np.ndarray:
+        """What the screen shows of the window, [H, W, 3]."""
+        rows = self._xdotool(*WINDOW, "getwindowgeometry", "--shell").split()
+        x, y, wide, high = (int(row.partition("=")[2]) for row in rows[1:5])
+        screen = ImageGrab.grab(xdisplay=self.environment["DISPLAY"])
+        return np.asarray(screen.crop((x, y, x + wide, y + high)), np.int64)
+
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
         try:
@@ -159,6 +166,13 @@ def test_keys_of_the_live_window_and_ctrl_c(tools):
         pixels = np.asarray(picture.resize((64, 36))).reshape(-1, 3)
     assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
     assert tool.title() == paused
+    middle = slice(80, -80), slice(240, None)  # without title, figures, legend and help
+    with Image.open(screenshot) as picture:
+        kept = np.asarray(picture.convert("RGB"), np.int64)[middle]
+    tool.wait_until(
+        lambda: (np.abs(tool.picture()[middle] - kept).max(axis=2) > 60).mean() < 1e-3,
+        "captions of the window are not the picture's",
+    )
     tool.press("Right")
     tool.wait_until(lambda: tool.title().split()[:1] not in ([], [name]), "no step")
     os.killpg(tool.process.pid, signal.SIGINT)
@@ -237,11 +251,11 @@ def test_a_screenshot_is_asked_for_until_it_comes():
     view._key_names, view._send, view._open = {7: "s"}, sent.append, True
     view._screenshot, view._hidden, view._redraws = False, set(), []
     view._app = SimpleNamespace(run_one_tick=lambda: True)
-    view._window = SimpleNamespace(post_redraw=lambda: None)
+    view._window = SimpleNamespace(post_redraw=lambda: None, scaling=1.0)
     scene = SimpleNamespace(render_to_image=asked.append)
     view._scene, view._shown = SimpleNamespace(scene=scene), Shown()
     seen = Viewpoint(np.eye(4), 500.0, (64, 36))
-    view._camera = SimpleNamespace(viewpoint=lambda: seen)
+    view._camera = SimpleNamespace(viewpoint=lambda scale: seen)
     view._key(SimpleNamespace(key=7, type=1))
     view._placed = seen
     for _ in range(3):

@@ -56,7 +56,7 @@ def test_log_of_a_kill_after_a_validation(tmp_path):
     log = tmp_path / "log.jsonl"
     broken = '7\n[]\n{"step": "8"}\n{"step": 2'
     log.write_text("".join(json.dumps(line) + "\n" for line in lines + repeated) + broken)
-    Monitor(tmp_path, 16, validated=8, total_steps=20, epochs=5, classes=["Car"]).close()
+    Monitor(tmp_path, 16, validated=8, total_steps=20, epochs=5).close()
     assert read_log(tmp_path) == lines
 
 
