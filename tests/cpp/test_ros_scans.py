@@ -3,14 +3,27 @@
 import ctypes
 import shutil
 import subprocess
-from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int64, c_uint8, c_uint32
+from ctypes import (
+    POINTER,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint32,
+)
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from millisecond.data.boxes import FollowedObjects
 from millisecond.data.formats.points import cloud_of
+from millisecond.data.live.messages import detection_array, header_of, marker_array
 from millisecond.detector.tracking.ego_motion import inverse, move_boxes
 
 HERE = Path(__file__).resolve().parent
@@ -31,11 +44,16 @@ def code(tmp_path_factory):
     code.last_fault.restype, code.read_cloud.restype = c_char_p, c_int64
     code.hand_over.restype, code.percentile.restype = c_int64, c_double
     code.percentile.argtypes = [POINTER(c_double), c_int64, c_double]
+    code.labels_of.restype = code.messages.restype = code.reports.restype = c_char_p
     return code
 
 
 def array(values, kind):
     return np.ascontiguousarray(values).ctypes.data_as(POINTER(kind))
+
+
+def texts(*words):
+    return (c_char_p * len(words))(*(word.encode() for word in words))
 
 
 def read(code, rows, padding=0, full=255.0, cut=0):
@@ -117,3 +135,69 @@ def test_percentiles_are_of_the_last_thousand(code):
         expected = np.percentile(times[-1000:], percent, method="inverted_cdf")
         assert code.percentile(array(times, c_double), len(times), percent) == expected
     assert code.percentile(array(times, c_double), 0, 50) == 0
+
+
+def test_classes_are_chosen_by_name(code):
+    def labels(*wanted):
+        known = ("Car", "Pedestrian", "Cyclist")
+        return code.labels_of(len(wanted), texts(*wanted), 3, texts(*known)).decode()
+
+    assert labels() == labels("") == "1 2 3 "
+    assert labels("Cyclist", "Car", "Car") == "1 3 "
+    assert labels("Car", "Cat") == "classes: the network has no 'Cat'"
+
+
+def fields(message):
+    """As ros_scans.cpp writes a message of Python's: texts, then numbers."""
+    pose = message.pose if hasattr(message, "scale") else message.bbox.center
+    size = message.scale if hasattr(message, "scale") else message.bbox.size
+    place, turn = pose.position, pose.orientation
+    numbers = [place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w, size.x, size.y, size.z]
+    if hasattr(message, "scale"):
+        names = (message.ns, message.text)
+        kinds = (message.id, message.type, message.action)
+        return names, [*kinds, *numbers, message.color.a]
+    [result] = message.results
+    again = [*numbers[:7], 0, 0, 0]  # the pose of the result is the box's
+    names = (message.id, result.hypothesis.class_id)
+    return names, [result.hypothesis.score, *numbers, *again]
+
+
+def test_messages_are_those_of_python(code):
+    pytest.importorskip("rosbags")
+    rng, known = np.random.default_rng(6), ("Car", "Pedestrian", "Cyclist")
+    boxes, labels, ids = rng.uniform(1, 9, (5, 7)), rng.integers(1, 4, 5), np.array([0, 7, 0, 8, 9])
+    scores = np.float32(rng.uniform(0.3, 1, 5))
+    names = tuple(known[label - 1] for label in labels)
+    objects = FollowedObjects(boxes, scores, names, ids, ((),) * 5, np.zeros((5, 2)))
+    header = header_of(0, "lidar")
+    expected = [
+        *map(fields, detection_array(objects, header).detections),
+        *map(fields, marker_array(objects, [(0, 0, 0)] * 5, header).markers[1:]),
+    ]
+    sent = code.messages(
+        5, array(boxes, c_double), array(scores, c_float), array(np.int32(labels), c_int32),
+        array(ids, c_int64), 3, texts(*known),
+    )  # fmt: skip
+    lines = [line.split(";") for line in sent.decode().splitlines()]
+    removal = lines.pop(5)
+    assert removal[3:6] == ["0", "0", "3"]  # all markers go before the new ones come
+    for line, (told, numbers) in zip(lines, expected, strict=True):
+        assert line[0] == "lidar" and tuple(line[1:3]) == told
+        np.testing.assert_allclose([float(part) for part in line[3:]], numbers, rtol=0, atol=1e-7)
+
+
+def test_diagnostics_tell_what_came_since_the_last_ones(code):
+    rounds = [  # messages, drops so far, left out, fault; level and message; left out so far
+        (10, 0, 0, "", "0;detecting", 0),
+        (9, 1, 2, "", "1;1 clouds dropped, 2 left out in the last second", 2),
+        (0, 1, 0, "", "1;no result in the last second", 2),
+        (3, 1, 1, "out of memory", "2;out of memory", 3),
+        (5, 1, 0, "", "0;detecting", 3),
+    ]
+    done, dropped, lost, faults, expected, total = zip(*rounds, strict=True)
+    counts = (array(np.int64(part), c_int64) for part in (done, dropped, lost))
+    lines = code.reports(len(rounds), *counts, texts(*faults)).decode().splitlines()
+    for i, (line, start) in enumerate(zip(lines, expected, strict=True)):
+        told = f"{start};scans;{sum(done[: i + 1])};dropped;{dropped[i]};left out;{total[i]};cloud to"
+        assert line.startswith(told)

@@ -4,11 +4,11 @@
 #include <tf2_ros/transform_listener.h>
 
 #include <diagnostic_msgs/msg/diagnostic_array.hpp>
+#include <map>
 #include <memory>
 #include <rclcpp/rclcpp.hpp>
 #include <rclcpp_lifecycle/lifecycle_node.hpp>
 #include <sensor_msgs/msg/point_cloud2.hpp>
-#include <set>
 #include <thread>
 #include <vision_msgs/msg/detection3_d_array.hpp>
 #include <visualization_msgs/msg/marker_array.hpp>
@@ -17,72 +17,52 @@
 
 namespace millisecond_ros {
 
-using Cloud = sensor_msgs::msg::PointCloud2::ConstSharedPtr;
+using Cloud = sensor_msgs::msg::PointCloud2;
 using Detections = vision_msgs::msg::Detection3DArray;
 using Markers = visualization_msgs::msg::MarkerArray;
 using Diagnostics = diagnostic_msgs::msg::DiagnosticArray;
 using Status = diagnostic_msgs::msg::DiagnosticStatus;
 using Outcome = rclcpp_lifecycle::node_interfaces::LifecycleNodeInterface::CallbackReturn;
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
-constexpr int64_t USUAL = 60'000;                                                       // points of a scan
-constexpr float COLOURS[][3] = {{0.2f, 0.6f, 1}, {1, 0.6f, 0.1f}, {0.3f, 0.8f, 0.3f}};  // by label
-
-struct Object {
-  std::array<double, 7> box;
-  float score;
-  int32_t label;
-  int64_t id;  // of a track; 0: none
-};
+const std::map<std::string, ms_type> TYPES{{"fp32", MS_FP32}, {"fp16", MS_FP16}, {"bf16", MS_BF16}};
+constexpr int64_t USUAL = 60'000;  // points of a scan
+constexpr auto PATIENCE = 100ms;   // for a transform that comes after its cloud
 
 struct Came {
-  Cloud cloud;
+  Cloud::UniquePtr cloud;
   Clock::time_point when;
 };
 
+// Of the detector, not of a cloud.
+struct Fault : std::runtime_error {
+  using runtime_error::runtime_error;
+};
+
 void require(ms_status status) {
-  if (status != MS_OK) throw std::runtime_error(ms_error_message());
+  if (status != MS_OK) throw Fault(ms_error_message());
 }
 
 class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
  public:
   DetectorNode() : LifecycleNode("millisecond") {
-    rcl_interfaces::msg::ParameterDescriptor fixed;
-    fixed.read_only = true;
-    declare_parameter("weights", "", fixed);        // the file that millisecond export writes
-    declare_parameter("precision", "fp16", fixed);  // or fp32, bf16
-    declare_parameter("score", 0.3, fixed);
-    declare_parameter("classes", std::vector<std::string>{}, fixed);  // none: all
-    declare_parameter("target_frame", "", fixed);                     // empty: the cloud's own
-    declare_parameter("tracks", true, fixed);
-    declare_parameter("full_intensity", 255.0, fixed);        // the intensity that becomes 1
-    declare_parameter("move", std::vector<double>{}, fixed);  // of a network that takes levelled scans: 13 numbers
+    declare("weights", "", "the file that millisecond export writes");
+    declare("precision", "fp16", "fp32, bf16 or fp16, of the network");
+    declare("score", 0.3, "the least score that is published", 0, 1);
+    declare("classes", std::vector<std::string>{""}, "the classes that are published; empty: all");
+    declare("target_frame", "", "the frame of the messages, by TF; empty: the cloud's own");
+    declare("tracks", true, "follow the objects from scan to scan");
+    declare("full_intensity", 255.0, "the intensity that becomes 1", 1, 65535);
+    declare("move", std::vector<double>{}, "of a network that takes levelled scans: 13 numbers");
     told_ = rclcpp::create_publisher<Diagnostics>(*this, "/diagnostics", 10);
-    timer_ = create_wall_timer(std::chrono::seconds(1), [this] { diagnose(); });
+    timer_ = create_wall_timer(1s, [this] { diagnose(); });
   }
   ~DetectorNode() override { stop(); }
 
   Outcome on_configure(const rclcpp_lifecycle::State&) override {
     try {
-      const std::string precision = get_parameter("precision").as_string();
-      if (precision != "fp32" && precision != "fp16" && precision != "bf16")
-        throw std::runtime_error("precision: " + precision + " is none of fp32, fp16, bf16");
-      const ms_type type = precision == "fp32" ? MS_FP32 : precision == "fp16" ? MS_FP16 : MS_BF16;
-      ms_detector* opened = nullptr;
-      require(ms_detector_open(get_parameter("weights").as_string().c_str(), type, 0, &opened));
-      detector_.reset(opened);
-      require(ms_detector_describe(opened, &info_));
-      if (info_.point_width != 4)
-        throw std::runtime_error("weights: the network takes more of a point than its intensity");
-      const auto move = get_parameter("move").as_double_array();
-      if (move.size() != (info_.level ? 13 : 0))
-        throw std::runtime_error(info_.level ? "move: the network takes levelled scans and needs 13 numbers"
-                                             : "move: the network takes scans as they are, leave it out");
-      move_.assign(move.begin(), move.end());
-      level_ = Pose();
-      if (info_.level) std::copy_n(move.begin(), 12, level_.rows.begin());
-      choose(get_parameter("classes").as_string_array());
-      require(ms_detector_warm_up(opened, USUAL, nullptr));
+      load();
     } catch (const std::exception& error) {
       RCLCPP_ERROR(get_logger(), "%s", error.what());
       detector_.reset();
@@ -104,13 +84,14 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
   Outcome on_activate(const rclcpp_lifecycle::State& state) override {
     if (get_parameter("tracks").as_bool()) follow();
     waiting_ = std::make_unique<Newest<Came>>();
-    latencies_ = {}, left_out_ = 0, before_ = {};
+    statistics_ = std::make_unique<Statistics>();
     working_ = std::thread([this] {
       while (const auto came = waiting_->take()) work(*came);
     });
-    subscription_ = create_subscription<sensor_msgs::msg::PointCloud2>(
-        "points", rclcpp::SensorDataQoS(),
-        [this](Cloud cloud) { waiting_->put({std::move(cloud), Clock::now()}); });
+    subscription_ = create_subscription<Cloud>("points", rclcpp::SensorDataQoS(), [this](Cloud::UniquePtr cloud) {
+      if (cloud->header.stamp == builtin_interfaces::msg::Time()) cloud->header.stamp = now();  // it has none
+      waiting_->put({std::move(cloud), Clock::now()});
+    });
     return LifecycleNode::on_activate(state);
   }
 
@@ -133,13 +114,41 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
     void operator()(ms_tracker* tracker) const { ms_tracker_destroy(tracker); }
   };
 
-  void choose(const std::vector<std::string>& classes) {
-    labels_.clear();
-    for (int32_t label = 1; label <= info_.classes; ++label)
-      if (classes.empty() || std::count(classes.begin(), classes.end(), ms_detector_class(detector_.get(), label)))
-        labels_.insert(label);
-    if (!classes.empty() && labels_.size() != std::set<std::string>(classes.begin(), classes.end()).size())
-      throw std::runtime_error("classes: one of them is not the network's");
+  template <class Value>
+  void declare(const char* name, const Value& value, const char* text, double least = 0, double most = 0) {
+    rcl_interfaces::msg::ParameterDescriptor told;
+    told.description = text;
+    told.read_only = true;
+    if (most > least) {
+      auto& range = told.floating_point_range.emplace_back();
+      range.from_value = least, range.to_value = most;
+    }
+    declare_parameter(name, value, told);
+  }
+
+  void load() {
+    const std::string weights = get_parameter("weights").as_string();
+    if (weights.empty()) throw std::runtime_error("weights: none given; name a file of millisecond export");
+    const std::string precision = get_parameter("precision").as_string();
+    if (!TYPES.count(precision))
+      throw std::runtime_error("precision: " + precision + " is none of fp32, fp16, bf16");
+    ms_detector* opened = nullptr;
+    require(ms_detector_open(weights.c_str(), TYPES.at(precision), 0, &opened));
+    detector_.reset(opened);
+    require(ms_detector_describe(opened, &info_));
+    if (info_.point_width != 4)
+      throw std::runtime_error("weights: the network takes more of a point than its intensity");
+    const auto move = get_parameter("move").as_double_array();
+    if (move.size() != (info_.level ? 13 : 0))
+      throw std::runtime_error("move: has " + std::to_string(move.size()) + " numbers; the network needs " +
+                               (info_.level ? "13, which level its scans" : "none"));
+    move_.assign(move.begin(), move.end());
+    level_ = Pose();
+    if (info_.level) std::copy_n(move.begin(), 12, level_.rows.begin());
+    names_.clear();
+    for (int32_t label = 1; label <= info_.classes; ++label) names_.push_back(ms_detector_class(opened, label));
+    labels_ = labels_of(get_parameter("classes").as_string_array(), names_);
+    require(ms_detector_warm_up(opened, USUAL, nullptr));
   }
 
   void follow() {
@@ -158,28 +167,33 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
   void work(const Came& came) {
     try {
       detect(*came.cloud);
-      const std::lock_guard lock(guard_);
-      latencies_.add(std::chrono::duration<double, std::milli>(Clock::now() - came.when).count());
-    } catch (const std::exception& error) {  // also of tf2: the cloud is left out
-      {
-        const std::lock_guard lock(guard_);
-        ++left_out_;
-      }
-      RCLCPP_WARN_THROTTLE(get_logger(), *get_clock(), 1000, "a cloud is left out: %s", error.what());
+      statistics_->add(std::chrono::duration<double, std::milli>(Clock::now() - came.when).count());
+    } catch (const std::exception& error) {  // also of tf2
+      statistics_->leave_out(dynamic_cast<const Fault*>(&error) ? error.what() : "");
+      RCLCPP_WARN_THROTTLE(get_logger(), steady_, 1000, "a cloud is left out: %s", error.what());
     }
   }
 
-  void detect(const sensor_msgs::msg::PointCloud2& cloud) {
+  // From the cloud's frame to the target. tf2 itself waits by the node's clock, which stands while a bag is
+  // paused.
+  Pose find(const std::string& frame, const rclcpp::Time& time) const {
+    std::string why;
+    const auto end = Clock::now() + PATIENCE;
+    while (!buffer_->canTransform(target_, frame, time, rclcpp::Duration(0, 0), &why) && Clock::now() < end)
+      std::this_thread::sleep_for(5ms);
+    const auto found = buffer_->lookupTransform(target_, frame, time).transform;
+    const auto& turn = found.rotation;
+    return Pose::of(turn.x, turn.y, turn.z, turn.w,
+                    {found.translation.x, found.translation.y, found.translation.z});
+  }
+
+  void detect(const Cloud& cloud) {
     read_points(cloud, full_, points_);
     auto header = cloud.header;
     const rclcpp::Time time(header.stamp);
     Pose pose;
     if (!target_.empty()) {
-      const auto found =
-          buffer_->lookupTransform(target_, header.frame_id, time, rclcpp::Duration(0, 100'000'000));
-      const auto& turn = found.transform.rotation;
-      const auto& shift = found.transform.translation;
-      pose = Pose::of(turn.x, turn.y, turn.z, turn.w, {shift.x, shift.y, shift.z});
+      pose = find(header.frame_id, time);
       header.frame_id = target_;
     }
     pose = pose.after_inverse(level_);  // from the network's frame to the one of the messages
@@ -193,7 +207,7 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
                             &found, nullptr, nullptr));
     std::vector<Object> detections, tracks;
     for (int64_t i = 0; i < found; ++i) add(detections, pose, &boxes[7 * i], scores[i], labels[i], 0);
-    publish(*detections_, detections, header);
+    detections_->publish(detection_array<Detections>(detections, names_, header));
     if (tracker_) {
       ms_tracks known = {sizeof known};
       const double* const world = target_.empty() ? nullptr : pose.rows.data();
@@ -201,102 +215,31 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
                             world, &known)) {
         RCLCPP_WARN(get_logger(), "%s; tracking begins anew", ms_error_message());  // e.g. a bag is played again
         follow();
-        return;
       }
       for (const ms_track* track = known.tracks; track < known.tracks + known.count; ++track)
         add(tracks, pose, track->box, track->score, track->label, track->id);
-      publish(*tracks_, tracks, header);
+      tracks_->publish(detection_array<Detections>(tracks, names_, header));
     }
-    mark(tracker_ ? tracks : detections, header);
+    markers_->publish(marker_array<Markers>(tracker_ ? tracks : detections, names_, header));
   }
 
   template <class Number>
   void add(std::vector<Object>& objects, const Pose& pose, const Number* box, float score, int32_t label,
            int64_t id) {
-    std::array<double, 7> own;
-    std::copy_n(box, 7, own.begin());
-    if (score >= score_ && labels_.count(label)) objects.push_back({pose.move(own), score, label, id});
-  }
-
-  static geometry_msgs::msg::Pose pose_of(const std::array<double, 7>& box) {
-    geometry_msgs::msg::Pose pose;
-    pose.position.x = box[0], pose.position.y = box[1], pose.position.z = box[2];
-    pose.orientation.z = std::sin(box[6] / 2), pose.orientation.w = std::cos(box[6] / 2);
-    return pose;
-  }
-
-  void publish(rclcpp::Publisher<Detections>& output, const std::vector<Object>& objects,
-               const std_msgs::msg::Header& header) {
-    Detections message;
-    message.header = header;
-    for (const Object& object : objects) {
-      auto& told = message.detections.emplace_back();
-      told.header = header;
-      told.bbox.center = pose_of(object.box);
-      told.bbox.size.x = object.box[3], told.bbox.size.y = object.box[4], told.bbox.size.z = object.box[5];
-      auto& result = told.results.emplace_back();
-      result.pose.pose = told.bbox.center;
-      result.hypothesis.class_id = ms_detector_class(detector_.get(), object.label);
-      result.hypothesis.score = object.score;
-      if (object.id) told.id = std::to_string(object.id);
-    }
-    output.publish(message);
-  }
-
-  // Boxes with labels, which replace the ones before.
-  void mark(const std::vector<Object>& objects, const std_msgs::msg::Header& header) {
-    Markers message;
-    message.markers.emplace_back().action = visualization_msgs::msg::Marker::DELETEALL;
-    for (size_t i = 0; i < objects.size(); ++i) {
-      const Object& object = objects[i];
-      const std::string number = object.id ? "#" + std::to_string(object.id) + " " : "";
-      for (const bool text : {false, true}) {
-        auto& marker = message.markers.emplace_back();
-        marker.header = header;
-        marker.ns = text ? "labels" : "boxes";
-        marker.id = int32_t(i);
-        marker.type = text ? marker.TEXT_VIEW_FACING : marker.CUBE;
-        marker.pose = pose_of(object.box);
-        const auto& colour = COLOURS[(object.label - 1) % std::size(COLOURS)];
-        marker.color.r = colour[0], marker.color.g = colour[1], marker.color.b = colour[2];
-        marker.color.a = text ? 1 : 0.4f;
-        marker.scale.x = object.box[3], marker.scale.y = object.box[4],
-        marker.scale.z = text ? 0.6 : object.box[5];
-        if (!text) continue;
-        marker.pose.position.z += object.box[5] / 2 + 0.6;
-        marker.text = ms_detector_class(detector_.get(), object.label) + (" " + number);
-      }
-    }
-    markers_->publish(message);
+    if (score >= score_ && labels_.count(label)) objects.push_back({pose.move(box), score, label, id});
   }
 
   void diagnose() {
     Status status;
     status.name = std::string(get_name()) + ": detector";
     status.hardware_id = "millisecond";
-    status.level = Status::STALE;
-    status.message = "not active";
-    if (waiting_) {
-      const std::lock_guard lock(guard_);
-      const std::array<int64_t, 3> now{latencies_.count, waiting_->dropped(), left_out_};
-      const auto since = [&](int i) { return now[i] - before_[i]; };
-      const bool lost = since(1) || since(2);
-      status.level = lost || since(0) == 0 ? Status::WARN : Status::OK;
-      status.message = lost       ? std::to_string(since(1)) + " clouds dropped, " + std::to_string(since(2)) +
-                                        " left out in the last second"
-                       : since(0) ? "detecting"
-                                  : "no result in the last second";
-      before_ = now;
-      const auto tell = [&](const char* key, const std::string& value) {
-        auto& told = status.values.emplace_back();
-        told.key = key;
-        told.value = value;
-      };
-      tell("scans", std::to_string(now[0]));
-      tell("dropped", std::to_string(now[1]));
-      tell("left out", std::to_string(now[2]));
-      tell("cloud to messages, p50, ms", std::to_string(latencies_.percentile(50)));
-      tell("cloud to messages, p99, ms", std::to_string(latencies_.percentile(99)));
+    const Report report =
+        waiting_ ? statistics_->report(waiting_->dropped()) : Report{Status::STALE, "not active", {}};
+    status.level = report.level;
+    status.message = report.message;
+    for (const auto& [key, value] : report.values) {
+      auto& told = status.values.emplace_back();
+      told.key = key, told.value = value;
     }
     Diagnostics message;
     message.header.stamp = now();
@@ -307,7 +250,8 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
   std::unique_ptr<ms_detector, Close> detector_;
   std::unique_ptr<ms_tracker, Close> tracker_;
   ms_detector_info info_ = {sizeof(ms_detector_info)};
-  std::set<int32_t> labels_;  // that are published
+  std::vector<std::string> names_;  // by label
+  std::set<int32_t> labels_;        // that are published
   std::string target_;
   float score_ = 0, full_ = 255;
   std::vector<float> move_, points_;
@@ -316,21 +260,24 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
   rclcpp::Publisher<Markers>::SharedPtr markers_;
   rclcpp::Publisher<Diagnostics>::SharedPtr told_;
   rclcpp::TimerBase::SharedPtr timer_;
-  rclcpp::Subscription<sensor_msgs::msg::PointCloud2>::SharedPtr subscription_;
+  rclcpp::Subscription<Cloud>::SharedPtr subscription_;
   std::unique_ptr<tf2_ros::Buffer> buffer_;
   std::unique_ptr<tf2_ros::TransformListener> listener_;
   std::unique_ptr<Newest<Came>> waiting_;
   std::thread working_;
-  std::mutex guard_;  // of the next three
-  Latencies latencies_;
-  int64_t left_out_ = 0;
-  std::array<int64_t, 3> before_{};  // what the last diagnostics told
+  std::unique_ptr<Statistics> statistics_;
+  rclcpp::Clock steady_{RCL_STEADY_TIME};
 };
 
 }  // namespace millisecond_ros
 
 int main(int count, char** arguments) {
   rclcpp::init(count, arguments);
-  rclcpp::spin(std::make_shared<millisecond_ros::DetectorNode>()->get_node_base_interface());
+  try {
+    rclcpp::spin(std::make_shared<millisecond_ros::DetectorNode>()->get_node_base_interface());
+  } catch (const std::exception& error) {  // e.g. a parameter of another type
+    RCLCPP_FATAL(rclcpp::get_logger("millisecond"), "%s", error.what());
+    return 1;
+  }
   rclcpp::shutdown();
 }

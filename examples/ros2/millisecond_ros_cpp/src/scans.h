@@ -1,4 +1,5 @@
-// Points of a PointCloud2, poses, a place for the newest cloud, latencies: all of the node that needs no ROS.
+// Points of a PointCloud2, poses, the messages of objects, a place for the newest cloud, what diagnostics tell:
+// all of the node that needs no ROS. Types of messages are templates.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +7,11 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -115,16 +118,96 @@ struct Pose {
     return both;
   }
 
-  // x, y, z, length, width, height, yaw of a box, which stays upright.
-  std::array<double, 7> move(const std::array<double, 7>& box) const {
-    std::array<double, 7> moved = box;
+  // A box [7] moved: x, y, z, length, width, height, yaw. It stays upright.
+  template <class Number>
+  std::array<double, 7> move(const Number* box) const {
+    std::array<double, 7> moved;
+    std::copy_n(box, 7, moved.begin());
     for (int i = 0; i < 3; ++i)
       moved[i] = rows[4 * i] * box[0] + rows[4 * i + 1] * box[1] + rows[4 * i + 2] * box[2] + rows[4 * i + 3];
-    const double cosine = std::cos(box[6]), sine = std::sin(box[6]);
+    const double cosine = std::cos(double(box[6])), sine = std::sin(double(box[6]));
     moved[6] = std::atan2(rows[4] * cosine + rows[5] * sine, rows[0] * cosine + rows[1] * sine);
     return moved;
   }
 };
+
+// The labels, from 1, of the classes that are wanted; of all where only empty names are. Throws std::runtime_error
+// for one that is not known.
+inline std::set<int32_t> labels_of(const std::vector<std::string>& wanted, const std::vector<std::string>& known) {
+  std::set<int32_t> labels, all;
+  for (size_t i = 1; i <= known.size(); ++i) all.insert(int32_t(i));
+  for (const std::string& name : wanted) {
+    if (name.empty()) continue;
+    const auto place = std::find(known.begin(), known.end(), name);
+    if (place == known.end()) throw std::runtime_error("classes: the network has no '" + name + "'");
+    labels.insert(int32_t(place - known.begin()) + 1);
+  }
+  return labels.empty() ? all : labels;
+}
+
+struct Object {
+  std::array<double, 7> box;  // in the frame of the messages
+  float score;
+  int32_t label;  // from 1
+  int64_t id;     // of a track; 0: none
+};
+
+template <class Message, class Vector>
+void place(const std::array<double, 7>& box, Message& pose, Vector& size) {
+  pose.position.x = box[0], pose.position.y = box[1], pose.position.z = box[2];
+  pose.orientation.z = std::sin(box[6] / 2), pose.orientation.w = std::cos(box[6] / 2);
+  size.x = box[3], size.y = box[4], size.z = box[5];
+}
+
+// A vision_msgs/Detection3DArray; names: of the classes, by label.
+template <class Array, class Header>
+Array detection_array(const std::vector<Object>& objects, const std::vector<std::string>& names,
+                      const Header& header) {
+  Array message;
+  message.header = header;
+  for (const Object& object : objects) {
+    auto& told = message.detections.emplace_back();
+    told.header = header;
+    place(object.box, told.bbox.center, told.bbox.size);
+    auto& result = told.results.emplace_back();
+    result.pose.pose = told.bbox.center;
+    result.hypothesis.class_id = names[object.label - 1];
+    result.hypothesis.score = object.score;
+    if (object.id) told.id = std::to_string(object.id);
+  }
+  return message;
+}
+
+// A visualization_msgs/MarkerArray that replaces the one before: a cube and a label for each object.
+template <class Array, class Header>
+Array marker_array(const std::vector<Object>& objects, const std::vector<std::string>& names,
+                   const Header& header) {
+  constexpr float colours[][3] = {{0.2f, 0.6f, 1}, {1, 0.6f, 0.1f}, {0.3f, 0.8f, 0.3f}};  // by label
+  constexpr double letters = 0.6;                                                         // metres
+  constexpr int cube = 1, text = 9, delete_all = 3;
+  Array message;
+  message.markers.emplace_back().action = delete_all;
+  for (size_t i = 0; i < objects.size(); ++i)
+    for (const int type : {cube, text}) {
+      const Object& object = objects[i];
+      auto& marker = message.markers.emplace_back();
+      marker.header = header;
+      marker.ns = type == cube ? "boxes" : "labels";
+      marker.id = int32_t(i);
+      marker.type = type;
+      const auto& colour = colours[(object.label - 1) % std::size(colours)];
+      marker.color.r = colour[0], marker.color.g = colour[1], marker.color.b = colour[2];
+      marker.color.a = type == cube ? 0.4f : 1;
+      const auto& box = object.box;
+      place(box, marker.pose, marker.scale);
+      if (type == cube) continue;
+      place({box[0], box[1], box[2] + box[5] / 2 + letters, 0, 0, letters, 0}, marker.pose, marker.scale);
+      char score[32];
+      std::snprintf(score, sizeof score, " %.2f", double(object.score));
+      marker.text = names[object.label - 1] + (object.id ? " #" + std::to_string(object.id) : "") + score;
+    }
+  return message;
+}
 
 // Hands the newest from one thread to another. What still waits when the next one comes is dropped, and counted.
 template <class Item>
@@ -180,6 +263,58 @@ struct Latencies {
     return sorted.empty() ? 0
                           : sorted[size_t(std::max(1.0, std::ceil(percent / 100 * double(sorted.size())))) - 1];
   }
+};
+
+struct Report {
+  uint8_t level;  // as in DiagnosticStatus: 0 all is well, 1 a warning, 2 an error, 3 stale
+  std::string message;
+  std::vector<std::pair<std::string, std::string>> values;
+};
+
+// Counts clouds; several threads may do so.
+class Statistics {
+ public:
+  // Its messages are sent, so many milliseconds after it came.
+  void add(double latency) {
+    const std::lock_guard lock(guard_);
+    latencies_.add(latency);
+  }
+
+  // No messages come of it. fault: of the detector, empty where the cloud itself is wrong.
+  void leave_out(const std::string& fault) {
+    const std::lock_guard lock(guard_);
+    ++left_out_;
+    if (!fault.empty()) fault_ = fault;
+  }
+
+  // All counts, and a message on what came since the last report, a second ago. dropped: clouds so far.
+  Report report(int64_t dropped) {
+    const std::lock_guard lock(guard_);
+    const int64_t done = latencies_.count - std::exchange(done_, latencies_.count);
+    const int64_t drops = dropped - std::exchange(dropped_, dropped);
+    const int64_t losses = left_out_ - std::exchange(told_left_out_, left_out_);
+    Report report{0, "detecting", {}};
+    if (done == 0) report = {1, "no result in the last second", {}};
+    if (drops || losses)
+      report = {
+          1,
+          std::to_string(drops) + " clouds dropped, " + std::to_string(losses) + " left out in the last second",
+          {}};
+    if (!fault_.empty()) report = {2, std::exchange(fault_, ""), {}};
+    report.values = {{"scans", std::to_string(latencies_.count)},
+                     {"dropped", std::to_string(dropped)},
+                     {"left out", std::to_string(left_out_)},
+                     {"cloud to messages, p50, ms", std::to_string(latencies_.percentile(50))},
+                     {"cloud to messages, p99, ms", std::to_string(latencies_.percentile(99))}};
+    return report;
+  }
+
+ private:
+  std::mutex guard_;
+  Latencies latencies_;
+  std::string fault_;  // since the last report
+  int64_t left_out_ = 0;
+  int64_t done_ = 0, dropped_ = 0, told_left_out_ = 0;  // when the last report was made
 };
 
 }  // namespace millisecond_ros
