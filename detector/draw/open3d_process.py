@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -47,6 +48,33 @@ def _x_server_answers() -> bool:
     if display:
         x11.XCloseDisplay(ctypes.c_void_p(display))
     return bool(display)
+
+
+def has_graphics_card() -> bool:
+    """Whether there is the device of one; without it the processor draws."""
+    devices = Path("/dev")
+    return any(devices.glob("dri/render*")) or any(devices.glob("nvidiactl"))
+
+
+# EngineInstance::SelectBackend of Open3D's library, which Python's module leaves out.
+SELECT_BACKEND = (
+    "_ZN6open3d13visualization9rendering14EngineInstance13SelectBackendENS1_13RenderingTypeE"
+)
+OPENGL = 1  # of RenderingType
+
+
+def select_opengl() -> bool:
+    """Let Open3D draw with OpenGL, for which a display is needed; False where it cannot be told.
+
+    By itself Open3D takes Vulkan on Linux. Mesa's Vulkan for the processor compiles the shaders
+    again for each drawing, and until release 23 it keeps all of them: 5 MB each time.
+    """
+    import open3d
+
+    select = getattr(ctypes.CDLL(open3d.pybind.__file__), SELECT_BACKEND, None)
+    if select is not None:
+        select(OPENGL)
+    return select is not None
 
 
 LIBRARIES = "libusb-1.0-0 libgl1 libegl1 libx11-6 libgomp1 libvulkan1 mesa-vulkan-drivers"

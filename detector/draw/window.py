@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
+from millisecond.detector.draw.open3d_process import (
+    REMEDY,
+    Open3DProcess,
+    display_problem,
+    has_graphics_card,
+    select_opengl,
+)
 from millisecond.detector.draw.scene import (
     AT_FIRST,
     EYE,
@@ -47,16 +53,16 @@ STARTING, OPENING = 120.0, 15.0  # seconds
 class WindowText:
     """An image on the window, in pixels of a screen without scaling."""
 
-    def __init__(self, gui, image: Image.Image):
-        """gui: the module open3d.visualization.gui."""
-        self._gui, self.size = gui, image.size
-        self.widget = gui.ImageWidget(_pixels(image))
+    def __init__(self, gui, image: Image.Image, upside_down: bool):
+        """gui: the module open3d.visualization.gui. upside_down: whether it shows images so."""
+        self._gui, self._upside_down, self.size = gui, upside_down, image.size
+        self.widget = gui.ImageWidget(self._pixels(image))
         self.widget.background_color = gui.Color(0, 0, 0, 0)
 
     def show(self, image: Image.Image) -> None:
         """Replaces the image."""
         self.size = image.size
-        self.widget.update_image(_pixels(image))
+        self.widget.update_image(self._pixels(image))
 
     def put(self, left: float, top: float, scale: float) -> None:
         """Moves the upper left corner to a pixel of the window; scale: the screen's scale."""
@@ -69,11 +75,11 @@ class WindowText:
         frame = self.widget.frame
         return frame.x, frame.y, frame.get_right(), frame.get_bottom()
 
+    def _pixels(self, image: Image.Image):
+        import open3d as o3d
 
-def _pixels(image: Image.Image):
-    import open3d as o3d
-
-    return o3d.geometry.Image(np.array(image))  # type: ignore[call-overload]  # takes any array
+        rows = np.array(image)[:: -1 if self._upside_down else 1]
+        return o3d.geometry.Image(rows.copy())  # type: ignore[call-overload]  # takes any array
 
 
 BEHIND = np.array([-12.0, 0.0, 7.0])  # metres from the object that is followed to the eye
@@ -198,13 +204,15 @@ SIGNS = {"[": "LEFT_BRACKET", "]": "RIGHT_BRACKET"} | {
 }
 
 
-def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str) -> None:
+def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str, opengl: bool) -> None:
     """Show the scenes that come through the pipe; send back the keys that are the program's, and
-    screenshots."""
+    screenshots. opengl: draw with it, not with what Open3D takes by itself."""
     import open3d.visualization.gui  # noqa: F401 - its slowness is not the display's
 
     pipe.send("imported")
-    view = WindowView({**keys, **KEYS["all"]}, pipe.send, colour_by)
+    # Open3D turns images over for Vulkan, and shows them upside down with OpenGL.
+    upside_down = opengl and select_opengl()
+    view = WindowView({**keys, **KEYS["all"]}, pipe.send, colour_by, upside_down)
     view.tick()
     pipe.send("opened")
     while view.tick():
@@ -242,11 +250,14 @@ class WindowView:
         keys: Mapping[str, str],
         send: Callable[[str | Path], None],
         colour_by: str,
+        upside_down: bool,
     ):
         """keys: all that the list shows, see `names_of`. send: takes the name of each one that
-        is not done here, and files (.npy) of the pictures that the user wants to keep."""
+        is not done here, and files (.npy) of the pictures that the user wants to keep.
+        upside_down: whether Open3D shows images so."""
         from open3d.visualization import gui, rendering
 
+        self._upside_down = upside_down
         self._gui, self._send, self._open = gui, send, True
         names = {name for shown in keys for name in names_of(shown)} - {"mouse"}
         self._key_names = {
@@ -419,7 +430,7 @@ class WindowView:
             text.put(right - wide * scale, bottom - above - high * scale, scale)
 
     def _text(self, image: Image.Image) -> WindowText:
-        text = WindowText(self._gui, image)
+        text = WindowText(self._gui, image, self._upside_down)
         # A click on a text gives it the keys.
         text.widget.set_on_key(lambda event: int(self._key(event)))
         self._window.add_child(text.widget)
@@ -449,15 +460,23 @@ class Window:
             raise WindowUnavailable(problem)
         self.open = True
         self.screenshots: list[np.ndarray] = []  # [H, W, 3] uint8, not yet taken by the program
-        self._process = Open3DProcess(serve, dict(keys), colour_by)
+        # Not every X server has OpenGL.
+        if has_graphics_card() or not self._opens(dict(keys), colour_by, opengl=True):
+            if not self._opens(dict(keys), colour_by, opengl=False):
+                raise WindowUnavailable(f"Open3D cannot open a window here; {REMEDY}")
+
+    def _opens(self, *arguments: Any, opengl: bool) -> bool:
+        """Whether it does; False where Open3D's process ends."""
+        self._process = Open3DProcess(serve, *arguments, opengl)
         try:
             for patience in (STARTING, OPENING):  # imported, then opened
                 if not self._process.has_answer(patience):
                     raise WindowUnavailable("Open3D's window does not open")
                 self._process.answer()
+            return True
         except EOFError:
             self._process.close()
-            raise WindowUnavailable(f"Open3D cannot open a window here; {REMEDY}") from None
+            return False
         except BaseException:
             self._process.close()
             raise
