@@ -241,8 +241,8 @@ def _limb(start: Point, bend: Point, end: Point, radii: list[float], calf=0.0) -
     from knee to ankle, and the thigh before its own, share of their lengths."""
     (a, b, c), (u, v, w), (x, y, z) = start, bend, end
     upper = (a + u) / 2 - calf * (w - c), (b + v) / 2, (c + w) / 2 + calf * (u - a)
-    lower = 0.65 * u + 0.35 * x + calf * (z - w), 0.65 * v + 0.35 * y
-    lower += (0.65 * w + 0.35 * z - calf * (x - u),)
+    ahead, aside, up = 0.65 * u + 0.35 * x, 0.65 * v + 0.35 * y, 0.65 * w + 0.35 * z
+    lower = ahead + calf * (z - w), aside, up - calf * (x - u)
     return (a, b, c, *upper, u, v, w, *lower, x, y, z, *radii, *radii)
 
 

@@ -349,7 +349,8 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             if row == 0:
                 side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
             on_foot = {"wobble": 1.0, "all_are": "Pedestrian", "turned": 0.5}
-            side.add(1.5, Material.ASPHALT, WALKERS, (0.5, 45.0 / crowd.people), **on_foot)
+            gap = (0.5, 45.0 / crowd.people)
+            side.add(1.5, Material.ASPHALT, WALKERS, gap, side.facing, **on_foot)
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:
