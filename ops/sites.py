@@ -241,10 +241,8 @@ class Sites:
         grid, window = apart
         coords = coords * coords.new_tensor((1, *geometry.stride))
         sites = type(self)(coords, grid, self.batch_size, is_sorted=True)
-        outputs, _, (forward, backward) = sites._strided_map(coords, window, both_ways=True)
-        assert backward is not None  # asked for
-        tables = (Table(table.neighbours.flip(0)) for table in (forward, backward))
-        return outputs, shape, KernelMap(*tables)
+        outputs, _, kernel_map = sites._strided_map(coords, window, both_ways=True)
+        return outputs, shape, turned(kernel_map)
 
     def _sort(self) -> Ordered:
         coords = self.indices.int().contiguous()
@@ -524,6 +522,14 @@ def strides_apart(
         return None
     ones = (1,) * len(grid)
     return grid, ConvGeometry(geometry.kernel_size, ones, padding, dilations)
+
+
+def turned(kernel_map: KernelMap) -> KernelMap:
+    """With the offsets in reverse order."""
+    forward, backward = kernel_map
+    assert backward is not None  # asked for
+    tables = (table._replace(neighbours=table.neighbours.flip(0)) for table in (forward, backward))
+    return KernelMap(*tables)
 
 
 def transposed_map_definition(
