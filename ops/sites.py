@@ -163,6 +163,8 @@ class Sites:
         elif found is not None and both_ways and found[1].backward is None:
             found = self._with_way_back(geometry, *found)
         if found is None:
+            if len(geometry.kernel_size) != len(self.shape):
+                ConvGeometry.of(*geometry, dims=len(self.shape))  # says so
             coords, order = self.ordered()
             # programs change `indices` in place: those made in inference mode would not tell
             with _tracked():
@@ -379,7 +381,6 @@ class PlainSites(Sites):
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
     ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
-        geometry = ConvGeometry.of(*geometry, dims=len(self.shape))
         return strided_map_definition(coords, self.shape, self.batch_size, geometry)
 
 

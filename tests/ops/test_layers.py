@@ -126,6 +126,13 @@ def test_a_weight_of_another_shape_is_named(x, shape):
         layer(x)
 
 
+@pytest.mark.parametrize("kind", [SubmanifoldConv, StridedConv, TransposedConv, SparseMaxPool])
+def test_a_window_of_other_dimensions_is_named(x, kind):
+    layer = kind(3, dims=2) if kind is SparseMaxPool else kind(4, 4, 3, dims=2)
+    with pytest.raises(ValueError, match="kernel_size: expected 3 whole numbers from 1 up, got"):
+        layer(x)
+
+
 def test_layers_build_the_maps_that_are_passed_by_hand(x):
     """A second input gets its maps as the first one asked for them."""
     around, narrowing, pool = SubmanifoldConv(4, 6), StridedConv(6, 5, 3, 2, 1), SparseMaxPool(2)
