@@ -27,9 +27,13 @@ FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+")
 TEXT = """\
 # What each kernel asks of each GPU
 
-`make cross` compiles all kernels for all targets without a warning, and writes this page. In a
-cell: registers of a thread, bytes of static shared memory of a block and, where there are any,
-bytes of a thread's stack: local arrays and registers that were spilled. Of several instances of a
+For whoever writes kernels, or asks whether they fit a GPU. `make cross` compiles all kernels for
+all targets without a warning, and writes this page.
+
+A column is a compute capability; H100 and H200 are 9.0a. A cell has the registers of a thread, the
+bytes of static shared memory of a block and, where there are any, the bytes of a thread's stack:
+local arrays and registers that were spilled. Where only some targets have 4 registers, the kernel
+is empty on these: they lack its instructions, and another kernel runs. Of several instances of a
 template with the same threads, each number is the largest. A kernel may have as many threads as are
 given, and no more than 1,024 where none are given. Dynamic shared memory is asked for at the
 launch, and fits what the GPU allows (`allow_shared_memory` in `ops/csrc/device.h`).

@@ -77,16 +77,18 @@ class SparseTensor:
     def on(self, sites: Sites, features: Tensor) -> SparseTensor:
         """The results [N', C'] of a layer on sites of these grids. Nothing is checked."""
         other = object.__new__(type(self))
-        own = features, sites.indices, sites.shape, self.batch_size, sites
-        other.__dict__.update(zip(ON_SITES, own, strict=True))
+        other.__dict__.update(
+            features=features,
+            coords=sites.indices,
+            spatial_shape=sites.shape,
+            batch_size=self.batch_size,
+            sites=sites,
+        )
         return other
 
     def dense(self) -> Tensor:
         """[B, C, *spatial_shape], zero where no site is active."""
         return dense(self.features, self.coords, self.spatial_shape, self.batch_size)
-
-
-ON_SITES = "features", "coords", "spatial_shape", "batch_size", "sites"
 
 
 def product(

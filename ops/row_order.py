@@ -19,13 +19,13 @@ from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.library import fake
 from millisecond.ops.rulebook import Table
 
-MOST_OFFSETS = 31
+MOST_OFFSETS = 27
 ALL = 1 << 30  # rows: one segment
 DECIDING = 4  # offsets of a row that decide on its place
 
 
 def row_order(table: Table, segment: int = ALL) -> Tensor:
-    """[2 P, N] int32, two lines for each of P pieces of at most 31 offsets: the rows in that order,
+    """[2 P, N] int32, two lines for each of P pieces of at most 27 offsets: the rows in that order,
     those that the table does not count last; and by row the sum of 2^v of the piece's offsets v
     that it has. Where the table is flipped, its last offsets are the first piece.
 

@@ -71,10 +71,9 @@ def check_features(features: Tensor, kernel_map: KernelMap) -> None:
         raise ValueError(f"features: expected a floating dtype, got {features.dtype}")
     if features.ndim != 2:
         raise ValueError(f"features: expected [N, C], got {list(features.shape)}")
-    if kernel_map.forward.neighbours.device != features.device:
-        raise ValueError(
-            f"kernel_map: on {kernel_map.forward.neighbours.device}, features on {features.device}"
-        )
+    device = kernel_map.forward.neighbours.device
+    if device != features.device:
+        raise ValueError(f"kernel_map: on {device}, features on {features.device}")
     if kernel_map.backward is not None:
         rows = kernel_map.backward.neighbours.shape[1]
         if rows != features.shape[0]:
@@ -99,12 +98,12 @@ def check_shapes(
     """ValueError unless the tensors fit the kernel map and each other."""
     check_features(features, kernel_map)
     offsets, rows = kernel_map.forward.neighbours.shape
-    c_in = weight.shape[1] * groups if weight.ndim == 3 else -1
-    if c_in != features.shape[1] or weight.shape[0] != offsets:
-        inputs = features.shape[1] if groups == 1 else f"{features.shape[1]} / {groups}"
-        raise ValueError(f"weight: expected [{offsets}, {inputs}, C_out], got {list(weight.shape)}")
-    channels = weight.shape[2]
-    _check_tensor("weight", weight, weight.shape, features)
+    inputs, size = features.shape[1], weight.shape
+    if len(size) != 3 or size[0] != offsets or size[1] * groups != inputs:
+        wanted = inputs if groups == 1 else f"{inputs} / {groups}"
+        raise ValueError(f"weight: expected [{offsets}, {wanted}, C_out], got {list(size)}")
+    channels = size[2]
+    _check_tensor("weight", weight, size, features)
     if bias is not None:
         _check_tensor("bias", bias, (channels,), features)
     if residual is not None:
@@ -210,7 +209,7 @@ def _fake_conv_weight_gradient(
 @fake("pack_weight")
 def _fake_pack_weight(weight, tf32) -> Tensor:
     offsets, c_in, c_out = weight.shape
-    is_twice = tf32 and weight.dtype == torch.float32 and c_in == c_out == 64 and 1 < offsets <= 31
+    is_twice = tf32 and weight.dtype == torch.float32 and c_in == c_out == 64 and 1 < offsets <= 27
     return weight.new_empty((2 if is_twice else 1) * weight.numel())
 
 

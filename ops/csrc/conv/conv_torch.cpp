@@ -29,7 +29,7 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
               " rows are too many");
   if (order) {
     check_tensor(*order, "order", at::kInt, 2);
-    const int64_t lines = 2 * offset_pieces(neighbours.size(0));
+    const int64_t lines = 2 * order_pieces(neighbours.size(0));
     TORCH_CHECK(order->size(0) == lines && order->size(1) == neighbours.size(1), "order must be [", lines, ", ",
                 neighbours.size(1), "], has shape ", order->sizes());
     check_same_device(*order, "order", features, "features");

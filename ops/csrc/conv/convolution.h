@@ -15,7 +15,7 @@ struct OffsetTable {
   int32_t rows;
   int32_t volume;
   bool flipped;  // offset v meets weight[volume - 1 - v]
-  // [2 * offset_pieces(volume), rows] or null: for each piece of the offsets, see engine.h, the rows in an order
+  // [2 * order_pieces(volume), rows] or null: for each piece of the offsets, see engine.h, the rows in an order
   // that puts rows with the same offsets side by side, and by row which offsets it has (bit v), see RowOrder in
   // index/index.h; read by the tensor cores' kernels for multiples of 16 input channels
   const int32_t* order;

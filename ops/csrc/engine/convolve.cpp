@@ -31,7 +31,8 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 
 namespace {
 
-constexpr int MOST_OFFSETS_NARROW = 28;
+constexpr int MOST_OFFSETS = 32, MOST_OFFSETS_NARROW = 28;
+constexpr int ORDERED_BYTES = 128;  // of a row of features, at least
 
 }  // namespace
 
@@ -61,10 +62,11 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   const bool large = volume > MOST_OFFSETS_NARROW && limits.shared_bytes >= LARGE_WINDOW_BYTES;
   route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
   route.narrow = tensor_cores && c_in == 4 && !route.large_window;
-  const int most = route.large_window ? LARGE_WINDOW : MOST_OFFSETS_NARROW;
-  if (route.tiles) {
-    route.pieces = offset_pieces(volume);
-  } else if ((route.narrow || route.large_window) && volume > most) {
+  const int most = route.large_window ? LARGE_WINDOW : route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;
+  const bool cut = route.tiles || route.narrow || route.large_window;
+  if (route.tiles && route.precision != Precision::single && c_in * bytes_of(type) >= ORDERED_BYTES) {
+    route.pieces = order_pieces(volume);
+  } else if (cut && volume > most) {
     route.pieces = static_cast<int>(divide_up(volume, most));
   }
   route.lines = route.tiles && route.precision == Precision::tf32 && c_in == NARROW_PANEL &&
@@ -122,13 +124,15 @@ cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cuda
 
 cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const Allocate& allocate,
                         cudaStream_t stream) {
-  if (route.pieces == 1) return launch_piece(p, route, stream);
+  ConvolutionArguments part = p;
+  if (route.pieces != order_pieces(p.table.volume)) part.table.order = nullptr;
+  if (route.pieces == 1) return launch_piece(part, route, stream);
+  const OffsetTable whole = part.table;
   const bool halves = route.precision == Precision::half || route.precision == Precision::bfloat16;
   const int64_t bytes = int64_t(p.c_in) * p.c_out * (halves ? 2 : 4);  // of an offset
   float* const sums = static_cast<float*>(allocate(int64_t(p.table.rows) * p.c_out * sizeof(float)));
-  ConvolutionArguments part = p;
   for (int piece = 0; piece < route.pieces; ++piece) {
-    part.table = cut(p.table, piece, route.pieces);
+    part.table = cut(whole, piece, route.pieces);
     part.weight = static_cast<const char*>(p.weight) + first_offset(p.table.volume, piece, route.pieces) * bytes;
     part.unrounded = piece + 1 < route.pieces ? sums : nullptr;
     if (const cudaError_t error = launch_piece(part, route, stream)) return error;

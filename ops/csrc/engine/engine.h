@@ -91,8 +91,9 @@ struct Route {
 };
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out);
 
-// Pieces that the offsets are cut in for kernels that read an order of rows, whose masks have 31 bits.
-inline int offset_pieces(int64_t volume) { return volume == 0 ? 1 : static_cast<int>(divide_up(volume, 31)); }
+// Pieces of the offsets that have an order of rows each. Of 27 offsets the weights of 64 channels in 2 bytes fit
+// into shared memory.
+inline int order_pieces(int64_t volume) { return volume == 0 ? 1 : static_cast<int>(divide_up(volume, 27)); }
 
 // The offsets that meet the weights of a piece, the first piece has the first weights.
 OffsetTable cut(const OffsetTable& table, int piece, int pieces);

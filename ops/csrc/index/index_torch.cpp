@@ -309,7 +309,7 @@ Tensor order_of_rows(const Tensor& neighbours, const std::optional<Tensor>& coun
   const OffsetTable table = table_of(neighbours, count, flipped, neighbours);
   TORCH_CHECK(neighbours.is_cuda(), "neighbours must be a CUDA tensor, is on ", neighbours.device());
   TORCH_CHECK(segment > 0 && segment % 1024 == 0, "segment must be a multiple of 1024, is ", segment);
-  const int pieces = offset_pieces(table.volume);
+  const int pieces = order_pieces(table.volume);
   Tensor order = empty({2 * pieces, table.rows}, neighbours.options());
   const auto rows = static_cast<int32_t>(std::min<int64_t>(segment, INT32_MAX / 1024 * 1024));
   std::vector<RowOrder> parts;
