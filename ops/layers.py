@@ -381,8 +381,7 @@ class Conv(KeepsWeight):
         self, features: Tensor, kernel_map: KernelMap, inputs: Sites, outputs: Sites
     ) -> Tensor:
         """The same along a map that the sites keep: its rows in an order where that is faster."""
-        _, c_in, c_out = self.weight.shape
-        channels = c_in * self.groups, c_out
+        channels = features.shape[1], self.weight.shape[-1]
         return self.convolve(features, ordered(kernel_map, features, channels, inputs, outputs))
 
     def extra_repr(self) -> str:

@@ -125,15 +125,17 @@ def site_table(
     """
     if not on_kernels(coords):
         return site_table_definition(coords, batch_size, shape, kernel, dilation)
-    grid, window = (batch_size, three_axes(shape, 1)), _numbers_around(kernel, dilation)
+    grid = batch_size, three_axes(shape, 1)
+    window = _numbers_around(kernel, dilation, len(shape))
     coords = coords.contiguous()
     return torch.ops.millisecond.site_table.default(coords, *grid, window, likely_sorted)
 
 
 @lru_cache(maxsize=256)
-def _numbers_around(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    submanifold_window(kernel, dilation, len(kernel))  # ValueError for what is none
-    return ConvGeometry.around(kernel, dilation).numbers()
+def _numbers_around(
+    kernel: tuple[int, ...], dilation: tuple[int, ...], dims: int
+) -> tuple[int, ...]:
+    return ConvGeometry.around(*submanifold_window(kernel, dilation, dims)).numbers()
 
 
 @fake("line_table")

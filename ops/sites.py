@@ -1,7 +1,8 @@
 """Active sites in the caller's order, with the kernel maps that were built on them.
 
-The operators want rows sorted by (b, z, y, x). Sites are sorted once, and their maps are renumbered
-once for the caller's order: no convolution moves a row of features.
+A GPU makes a submanifold map of rows in any order. The other operators want rows sorted by
+(b, z, y, x): sites are sorted once, and their maps are renumbered once for the caller's order. No
+convolution moves a row of features.
 
 Programs ask for one map at a time, and each strided one waits for the device. The maps depend on
 the sites and the windows alone, so the maps of the last input tell what to build for this one, in
@@ -162,6 +163,8 @@ class Sites:
         elif found is not None and both_ways and found[1].backward is None:
             found = self._with_way_back(geometry, *found)
         if found is None:
+            if len(geometry.kernel_size) != len(self.shape):
+                ConvGeometry.of(*geometry, dims=len(self.shape))  # says so
             coords, order = self.ordered()
             # programs change `indices` in place: those made in inference mode would not tell
             with _tracked():
@@ -240,20 +243,17 @@ class Sites:
         grid, window = apart
         coords = coords * coords.new_tensor((1, *geometry.stride))
         sites = type(self)(coords, grid, self.batch_size, is_sorted=True)
-        outputs, _, (forward, backward) = sites._strided_map(coords, window, both_ways=True)
-        assert backward is not None  # asked for
-        tables = (Table(table.neighbours.flip(0)) for table in (forward, backward))
-        return outputs, shape, KernelMap(*tables)
+        outputs, _, kernel_map = sites._strided_map(coords, window, both_ways=True)
+        return outputs, shape, turned(kernel_map)
 
     def _sort(self) -> Ordered:
         coords = self.indices.int().contiguous()
-        fault = int(
-            self._site_order(coords, self.batch_size, self.shape)
-        )  # sync: once for an input
+        grid = self.batch_size, self.shape
+        fault = int(self._site_order(coords, *grid))  # sync: once for an input
+        if self._record is not None:
+            self._record.is_sorted = fault == 0
         if fault == 0:
             return coords, None
-        if self._record is not None:
-            self._record.is_sorted = False
         keys, order = linear_keys(coords, self.shape).sort()
         coords = coords.index_select(0, order)
         if fault & OUTSIDE or (keys[1:] == keys[:-1]).any():  # sync: unsorted inputs only
@@ -262,16 +262,16 @@ class Sites:
 
     def _map_on_gpu(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         """The map whatever the order of the rows."""
-        coords, record = self.indices.int().contiguous(), self._record
-        likely_sorted = record is None or record.is_sorted
+        coords, record, known = self.indices.int().contiguous(), self._record, self._ordered
+        likely_sorted = record is None or record.is_sorted if known is None else known[1] is None
         grid = coords, self.batch_size, self.shape
         neighbours, fault = site_table(*grid, kernel, dilation, likely_sorted)
+        if known is None and record is not None:
+            record.is_sorted = fault == 0
         if fault & (OUTSIDE | TWICE):
             raise WrongSites(self.indices, self.shape, self.batch_size)
-        if fault == 0 and self._ordered is None:
+        if known is None and fault == 0:
             self._ordered = coords, None
-        if fault and record is not None:
-            record.is_sorted = False
         return KernelMap.around(Table(neighbours))
 
     def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
@@ -381,7 +381,6 @@ class PlainSites(Sites):
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
     ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
-        geometry = ConvGeometry.of(*geometry, dims=len(self.shape))
         return strided_map_definition(coords, self.shape, self.batch_size, geometry)
 
 
@@ -408,7 +407,7 @@ class Record:
         self.downs: list[ConvGeometry] = []
         self.kernels: list[list[tuple[int, ...]]] = []  # submanifold, of every level
         self.inverted = False
-        self.is_sorted = True  # the rows of the input
+        self.is_sorted = True  # rows of the input; until they are seen, of the one before
 
     def saw_submanifold(
         self, level: int, kernel: tuple[int, ...], dilation: tuple[int, ...]
@@ -524,6 +523,14 @@ def strides_apart(
         return None
     ones = (1,) * len(grid)
     return grid, ConvGeometry(geometry.kernel_size, ones, padding, dilations)
+
+
+def turned(kernel_map: KernelMap) -> KernelMap:
+    """With the offsets in reverse order."""
+    forward, backward = kernel_map
+    assert backward is not None  # asked for
+    tables = (table._replace(neighbours=table.neighbours.flip(0)) for table in (forward, backward))
+    return KernelMap(*tables)
 
 
 def transposed_map_definition(

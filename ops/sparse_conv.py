@@ -174,6 +174,8 @@ def mixed_conv(
 
 def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
     """A weight of the type of the features in the order in which the kernels read it, flat."""
+    if not weight.is_cuda:
+        raise ValueError(f"weight: on {weight.device}, features on a GPU; move the layer there")
     extension()
     return torch.ops.millisecond.pack_weight(weight, tf32_allowed())
 

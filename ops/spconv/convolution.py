@@ -170,6 +170,11 @@ class SparseConvolution(KeepsWeight, SparseModule):
             out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
             out, kernel_map, source, target = self.mapped(input)
+            if weight.shape[-1] * self.groups != self.in_channels:  # `product` would fill it up
+                inputs = self.in_channels // self.groups
+                raise ValueError(
+                    f"weight: expected [C_out, *kernel, {inputs}], got {list(weight.shape)}"
+                )
             kept = None if torch.is_grad_enabled() else self._kept_weight()
             if are_repeated(source, target):
                 along = lambda rows: product(  # noqa: E731

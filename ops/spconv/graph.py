@@ -12,7 +12,6 @@ import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import zip_longest
 from math import prod
 from threading import Lock, get_ident
@@ -29,6 +28,7 @@ from millisecond.ops.kernel_map import fits, index_pyramid
 from millisecond.ops.layers import KeepsWeight
 from millisecond.ops.rulebook import KernelMap, Level, Pyramid
 from millisecond.ops.sites import (
+    Foreseen,
     Ordered,
     PlainSites,
     Sites,
@@ -38,8 +38,9 @@ from millisecond.ops.sites import (
     strides_apart,
     submanifold_in,
     transposed_shape,
+    turned,
 )
-from millisecond.ops.spconv.core import MAKE_SITES, SparseConvTensor
+from millisecond.ops.spconv.core import MAKE_SITES, SparseConvTensor, check_rows
 from millisecond.ops.spconv.recipe import CONSTANTS
 
 MOST_GRAPHS = 8  # of a network: the one that waited longest goes
@@ -132,7 +133,7 @@ class Graphed:
                 "call, which a graph would not do; call it as it is"
             )
         self._graphs.pop(key, None)
-        pool = next((graph.pool for graph in self._graphs.values()), None)
+        pool = next((graph._graph.pool() for graph in self._graphs.values()), None)
         with torch.inference_mode(False), torch.no_grad():
             spare = Spare(x, sites, self._sorts, least)
             graph = Graph(self.model, x, tensors, spare, pool)
@@ -151,19 +152,14 @@ def _check_input(x: SparseConvTensor, tensors: Sequence[Tensor]) -> None:
         )
     if any([not isinstance(tensor, Tensor) for tensor in tensors]):
         raise TypeError("tensors: graphed takes tensors alone after the SparseConvTensor")
-    same_device(
-        features=x.features,
-        indices=x.indices,
-        **{f"tensors[{n}]": t for n, t in enumerate(tensors)},
-    )
+    check_rows(x)
+    same_device(features=x.features, **{f"tensors[{n}]": t for n, t in enumerate(tensors)})
     if torch.is_grad_enabled() and any([t.requires_grad for t in (x.features, *tensors)]):
         raise ValueError("features: they want gradients, graphed has none; call under no_grad()")
     if x.indice_dict:
         raise ValueError(
             f"indice_dict: has {list(x.indice_dict)}, graphed takes a tensor before any layer"
         )
-    if len(x.features) != len(x.indices):
-        raise ValueError(f"features: {len(x.features)} rows, indices have {len(x.indices)}")
 
 
 def _state_of(model: nn.Module) -> tuple[list, list[Tensor]]:
@@ -192,19 +188,11 @@ def _state_of(model: nn.Module) -> tuple[list, list[Tensor]]:
 
 def _key_of(x: SparseConvTensor, tensors: Sequence[Tensor]) -> tuple:
     """What a graph is made for."""
-    kind = x.features.device.type
-    return (
-        capacity_of(len(x.indices)),
-        x.features.shape[1],
-        tuple(x.spatial_shape),
-        x.batch_size,
-        x.indices.dtype,
-        x.features.dtype,
-        x.features.device,
-        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
-        tf32_allowed(),
-        tuple([(tensor.shape, tensor.dtype) for tensor in tensors]),
-    )
+    kind, grid = x.features.device.type, (tuple(x.spatial_shape), x.batch_size)
+    autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+    types = x.features.device, x.features.dtype, x.indices.dtype, autocast, tf32_allowed()
+    shapes = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+    return capacity_of(len(x.indices)), x.features.shape[1], grid, types, shapes
 
 
 def capacity_of(rows: int) -> int:
@@ -271,16 +259,17 @@ class BoundedSites(Sites):
     input, was asked for the same maps: it tells the capacities, and which maps one call builds."""
 
     def __init__(self, indices: Tensor, count: Tensor, pattern: Sites, spare: Spare):
-        is_sorted = bool(spare.levels) or not spare.sorts
         super().__init__(indices, pattern.shape, pattern.batch_size)
         if isinstance(pattern, PlainSites):
             raise ValueError(f"spatial_shape: {pattern.shape}, graphed takes 2 or 3 dimensions")
         self.count, self._pattern, self._spare = count, pattern, spare
-        if is_sorted:
-            self._ordered = indices.int().contiguous(), None
+        is_first = not spare.levels
         spare.levels.append(self)
-        if pattern._record is not None and len(spare.levels) == 1:
-            self._build(pattern._record.foreseen())
+        if not (is_first and spare.sorts):
+            self._ordered = indices.int().contiguous(), None
+        foreseen = pattern._record.foreseen() if is_first and pattern._record else None
+        if foreseen is not None and foreseen.downs:
+            self._build(foreseen)
 
     def follow(self, layer: Any) -> None:
         """All is known."""
@@ -322,21 +311,14 @@ class BoundedSites(Sites):
                 coords = torch.stack([column * step for column, step in columns], dim=1)
             rooms = [self._spare.room(pattern)]
             level = self._index(coords, grid, (window,), rooms, (1,) * len(grid), False).levels[1]
-            assert (
-                level.down is not None and level.count is not None
-            )  # of every level but the first
-            kernel_map = _turned(level.down) if transposed else level.down
-            sites = BoundedSites(level.coords, level.count, pattern, self._spare)
-            self._strided[key] = sites, strided_in(order, kernel_map)
+            assert level.down is not None  # only level 0 has none
+            kernel_map = turned(level.down) if transposed else level.down
+            self._strided[key] = self._outputs(key, level), strided_in(order, kernel_map)
         return self._strided[key]
 
-    def _build(self, foreseen: Any) -> None:
-        """All maps of the first chain of levels, in one call where there is a bitmap of them."""
-        if foreseen is None or not foreseen.downs:
-            return
+    def _build(self, foreseen: Foreseen) -> None:
+        """All maps of the first chain of levels, in one call."""
         downs, kernel, last, inverted = foreseen
-        if not self._fits(self.shape, downs):
-            return
         pattern, rooms = self._pattern, []
         for down in downs:
             pattern = pattern._strided[down, False, ()][0]
@@ -346,9 +328,11 @@ class BoundedSites(Sites):
         self._take(pyramid, downs, kernel)
 
     def _made(self, down: ConvGeometry, below: Level) -> Sites:
-        assert below.count is not None  # with capacities there is one
-        pattern = self._pattern._strided[down, False, ()][0]
-        return BoundedSites(below.coords, below.count, pattern, self._spare)
+        return self._outputs((down, False, ()), below)
+
+    def _outputs(self, key: tuple, level: Level) -> Sites:
+        assert level.count is not None  # with capacities there is one
+        return BoundedSites(level.coords, level.count, self._pattern._strided[key][0], self._spare)
 
     def _index(
         self,
@@ -360,7 +344,7 @@ class BoundedSites(Sites):
         last: bool,
         transposed: bool = True,
     ) -> Pyramid:
-        if not self._fits(shape, downs):
+        if coords.is_cuda and not fits(self.batch_size, level_shapes(shape, downs)):
             raise ValueError(f"spatial_shape: {shape} is too large for the index of a graph")
         grid, capacities = (shape, self.batch_size), [len(coords), *rooms]
         of_rows = capacities, self.count
@@ -369,24 +353,12 @@ class BoundedSites(Sites):
         self._spare.overflows.append(found.overflow)
         return found
 
-    def _fits(self, shape: tuple[int, ...], downs: Sequence[ConvGeometry]) -> bool:
-        shapes = level_shapes(shape, downs)
-        return not self.indices.is_cuda or fits(self.batch_size, shapes)
-
     def _sort(self) -> Ordered:
         row = torch.arange(len(self.indices), device=self.indices.device)
         keys = linear_keys(self.indices, self.shape)
         keys = torch.where(row < self.count, keys, torch.iinfo(keys.dtype).max)
         order = keys.argsort(stable=True)
         return self.indices.int().index_select(0, order), order
-
-
-def _turned(kernel_map: KernelMap) -> KernelMap:
-    """With the offsets in reverse order."""
-    forward, backward = kernel_map
-    assert backward is not None  # asked for
-    turned = (table._replace(neighbours=table.neighbours.flip(0)) for table in (forward, backward))
-    return KernelMap(*turned)
 
 
 # ---- a graph ------------------------------------------------------------------------------------
@@ -403,7 +375,8 @@ class Graph:
         spare: Spare,
         pool: Any,
     ):
-        """x: one of the inputs; spare: of its sites; pool: memory of all graphs of the network."""
+        """x: one of the inputs; spare: of its sites; pool: memory that all graphs of the network
+        share, which run one after another."""
         self._features = x.features.new_zeros(spare.rows, x.features.shape[1])
         self._indices = x.indices.new_full((spare.rows, x.indices.shape[1]), -1)
         self._count = torch.zeros(1, dtype=torch.int32, device=x.indices.device)
@@ -415,7 +388,9 @@ class Graph:
             result = _call(model, self._features, sites, self._tensors)
             return result, torch.cat([level.count for level in spare.levels] + spare.overflows)
 
-        with _uncached_autocast(x.features.device.type):
+        kind = x.features.device.type
+        autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        with torch.autocast(*autocast, cache_enabled=False):  # copies of weights go when it ends
             if x.features.is_cuda:
                 _rehearse(run, type(model).__name__)
             self._graph, (self._found, self._numbers) = captured(run, pool=pool)
@@ -428,11 +403,6 @@ class Graph:
         self._weights = [vars(kept).copy() for _, kept in self._kept]  # the graph reads them
         self._rows: dict[int, int | None] = {}  # the level whose rows a tensor has, by its id
         self._counts: list[int] = []
-
-    @property
-    def pool(self) -> Any:
-        """Its memory, which graphs share: they run one after another."""
-        return self._graph.pool()
 
     def is_current(self) -> bool:
         """Whether no layer has forgotten the weight that it kept, as `eval()` makes it do."""
@@ -466,10 +436,8 @@ class Graph:
     def _copy(self, found: Any, done: dict[int, Tensor]) -> Any:
         if isinstance(found, SparseConvTensor):
             copy = found.shadow_copy()
-            copy.features, copy.indices = (
-                self._copy(each, done) for each in (found.features, found.indices)
-            )
-            copy.indice_dict = {}
+            copy.features = self._copy(found.features, done)
+            copy.indices, copy.indice_dict = self._copy(found.indices, done), {}
             return copy
         if isinstance(found, Tensor):
             if id(found) not in done:
@@ -564,16 +532,14 @@ def _rehearse(call: Callable[[], Any], name: str) -> None:
     places: list[str] = []
     here = get_ident()
 
-    def note(
-        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-    ) -> None:
+    def note(message: Any, category: Any, filename: str, lineno: int, *others: Any) -> None:
         if WAITS in str(message) and get_ident() == here:
             places.append(f"{filename}:{lineno}")
         else:
-            show(message, category, filename, lineno, file, line)
+            show(message, category, filename, lineno, *others)
 
     with warnings.catch_warnings():
-        show, warnings.showwarning = warnings.showwarning, note
+        show, warnings.showwarning = warnings.showwarning, note  # type: ignore[assignment]
         warnings.filterwarnings("always", f".*{WAITS}")
         warnings.filterwarnings("ignore", "Synchronization debug mode")  # a prototype, it says
         before = torch.cuda.get_sync_debug_mode()
@@ -587,11 +553,3 @@ def _rehearse(call: Callable[[], Any], name: str) -> None:
             f"graphed: {name} has no graph: it reads values back to the host, or brings them from "
             f"there, at {places[0]}; call it as it is"
         )
-
-
-@contextmanager
-def _uncached_autocast(kind: str) -> Iterator[None]:
-    """Autocast as it is set, without its copies of weights, which go when it ends."""
-    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    with torch.autocast(kind, dtype, enabled, cache_enabled=False):
-        yield

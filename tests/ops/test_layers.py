@@ -118,6 +118,21 @@ def test_even_submanifold_kernel_is_named():
         SubmanifoldConv(4, 4, 2)
 
 
+@pytest.mark.parametrize("shape", [(27, 4), (27, 5, 6), (3, 3, 3, 4, 6)])
+def test_a_weight_of_another_shape_is_named(x, shape):
+    layer = SubmanifoldConv(4, 6)
+    layer.weight = nn.Parameter(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"weight: expected \[27, 4, C_out\], got"):
+        layer(x)
+
+
+@pytest.mark.parametrize("kind", [SubmanifoldConv, StridedConv, TransposedConv, SparseMaxPool])
+def test_a_window_of_other_dimensions_is_named(x, kind):
+    layer = kind(3, dims=2) if kind is SparseMaxPool else kind(4, 4, 3, dims=2)
+    with pytest.raises(ValueError, match="kernel_size: expected 3 whole numbers from 1 up, got"):
+        layer(x)
+
+
 def test_layers_build_the_maps_that_are_passed_by_hand(x):
     """A second input gets its maps as the first one asked for them."""
     around, narrowing, pool = SubmanifoldConv(4, 6), StridedConv(6, 5, 3, 2, 1), SparseMaxPool(2)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from millisecond.ops import ConvGeometry, line_maps, strided_map, submanifold_map
+from millisecond.ops import ConvGeometry, line_maps, sites, strided_map, submanifold_map
 from millisecond.ops.line_maps import NOT_INCREASING, OUTSIDE, TWICE, line_table, site_table
 from tests.helpers.dense_oracle import STRIDED, random_sites
 
@@ -76,8 +76,38 @@ def test_faults_of_sites(device, likely_sorted):
     assert fault(coords, (4, 6, 7)) & OUTSIDE
     far = torch.tensor([[0, -(2**31), 0, 0], [1, 0, 2**31 - 1, -1]], dtype=torch.int32)
     assert fault(far.to(device)) == OUTSIDE
-    with pytest.raises(ValueError, match="kernel_size"):
-        site_table(coords, 2, shape, (3, 2, 3), (1, 1, 1), likely_sorted)
+    for kernel in ((3, 2, 3), (3, 3), (3, 3, 3, 3)):
+        with pytest.raises(ValueError, match="kernel_size"):
+            site_table(coords, 2, shape, kernel, (1,) * len(kernel), likely_sorted)
+
+
+def test_rows_are_expected_as_those_of_the_last_input(monkeypatch):
+    """In which order they come is known once they were looked at."""
+    expected = []
+
+    def seen(*arguments):
+        expected.append(arguments[-1])
+        return site_table(*arguments)
+
+    monkeypatch.setattr(sites, "site_table", seen)
+    shape, layer, window = (5, 6, 7), torch.nn.Identity(), ((3, 3, 3), (1, 1, 1))
+    coords = random_sites(2, 2, shape, 0.3)
+    for rows in (coords, coords.flip(0), coords.flip(0), coords, coords.flip(0)):
+        given = sites.Sites(rows, shape, 2)
+        given.follow(layer)
+        for _ in range(2):  # what a GPU does for each window
+            given._map_on_gpu(*window)
+        given.ordered()
+        given._map_on_gpu(*window)
+    by_input = [expected[at : at + 3] for at in range(0, len(expected), 3)]
+    mixed, in_order = [False] * 2, [True] * 2
+    assert by_input == [
+        [True, *in_order],
+        [True, *mixed],
+        [False, *mixed],
+        [False, *in_order],
+        [True, *mixed],
+    ]
 
 
 @pytest.mark.gpu
@@ -97,6 +127,20 @@ def test_many_sites_of_one_kind(apart):
     table, fault = site_table(coords.cuda().contiguous(), 2, shape, (3, 3, 3), apart)
     assert fault == 0
     assert torch.equal(table.cpu(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(2**31 - 1,) * 3, (1, 2**31 - 1, 40), (2**30, 2, 40)])
+def test_grids_of_more_lines_than_numbers(shape):
+    small = tuple(min(n, 30) for n in shape)
+    coords = random_sites(6, 4, small, 0.1)
+    expected = submanifold_map(coords, small, 4).forward.neighbours
+    there, window = coords.cuda().contiguous(), ((3, 3, 3), (1, 1, 1))
+    table, fault = site_table(there, 4, shape, *window)
+    assert fault == 0
+    assert torch.equal(table.cpu(), expected)
+    with pytest.raises(RuntimeError, match="too many lines"):
+        line_table(there, there, 4, shape, ConvGeometry.around(*window))
 
 
 @pytest.mark.gpu

@@ -185,14 +185,15 @@ def test_narrower_layers_in_an_order(dtype, precision, rows, c_in, c_out):
     ("rows", "c_in", "c_out"),
     [(1, 64, 64), (1000, 32, 32), (1000, 64, 32), (1000, 32, 64), (70_001, 64, 64)],
 )
-def test_32_and_64_channels_in_an_order(dtype, rows, c_in, c_out):
+@pytest.mark.parametrize("volume", [27, 125])
+def test_32_and_64_channels_in_an_order(dtype, rows, c_in, c_out, volume):
     """Their own kernel against the reference in fp64, the same bits every time."""
     draw = torch.Generator("cuda").manual_seed(0)
     features = torch.randn(rows, c_in, device="cuda", generator=draw).to(dtype)
-    weight = torch.randn(27, c_in, c_out, device="cuda", generator=draw).to(dtype) / 30
+    weight = torch.randn(volume, c_in, c_out, device="cuda", generator=draw).to(dtype) / 30
     tolerance = CONVOLUTION[dtype, "high" if dtype == torch.float32 else "highest"]
     for count, flipped in itertools.product((None, rows // 2), (False, True)):
-        table = moved(random_table(rows, 27, rows, count))._replace(flipped=flipped)
+        table = moved(random_table(rows, volume, rows, count))._replace(flipped=flipped)
         counted = rows if count is None else count
         wanted = sparse_conv(features.double(), weight.double(), KernelMap(table, None))[:counted]
         ordered = KernelMap(table._replace(order=row_order(table, 1024)), None)

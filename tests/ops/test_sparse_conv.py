@@ -16,6 +16,7 @@ from millisecond.ops import (
     strided_map,
     submanifold_map,
 )
+from millisecond.ops.sparse_conv import pack_weight
 from tests.helpers.dense_oracle import (
     STRIDED,
     assert_same,
@@ -269,6 +270,8 @@ def test_wrong_input_is_named():
     }.items():
         with pytest.raises(ValueError, match=message):
             sparse_conv(*call())
+    with pytest.raises(ValueError, match="weight: on cpu, features on a GPU; move the layer there"):
+        pack_weight(w)
     with pytest.raises(ValueError, match=r"row 1 is \[0, 0, 4\], outside of 1 grids of \(2, 4\)"):
         dense(torch.zeros(2, 1), torch.tensor([[0, 0, 3], [0, 0, 4]]).int(), (2, 4), 1)
     with pytest.raises(ValueError, match=r"features: expected \[2, C\]"):

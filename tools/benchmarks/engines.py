@@ -8,6 +8,7 @@ takes too long ends alone.
 from __future__ import annotations
 
 import importlib.util
+import math
 import multiprocessing
 import os
 import statistics
@@ -19,6 +20,7 @@ from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -369,13 +371,9 @@ def call_of(engine: Engine, work: Timed) -> Callable[[], list[Tensor]]:
 
 def as_ours(engine: Engine, work: Timed, results: list[Tensor]) -> list[Tensor]:
     """Results of a call in the case's order of rows and our order of weights."""
-    rows, same = engine.rows(work.order), []
-    for index, result in enumerate(results):
-        if index == 2:
-            same.append(engine.as_ours(result.detach()))
-        else:
-            same.append(torch.empty_like(result).index_copy_(0, rows, result.detach()))
-    return same
+    rows = engine.rows(work.order)
+    moved = [torch.empty_like(result).index_copy_(0, rows, result) for result in results[:2]]
+    return moved + [engine.as_ours(result) for result in results[2:]]
 
 
 def compare(
@@ -400,8 +398,7 @@ def compare(
         except Exception as error:  # an engine that cannot do this is a result, not the end
             found[name] = {"failed": reason(error)}
     for name, samples in by_turns(calls, repeats, WARMUP).items():
-        quartiles = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-        low, middle, high = quartiles.new_tensor(samples).quantile(quartiles).tolist()
+        low, middle, high = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
         found[name] |= {"ms": middle, "low": low, "high": high}
     return found
 
@@ -420,10 +417,8 @@ def rows_of(case: Case, kinds: dict[str, type[Engine]], repeats: int) -> Iterato
     first = case.channels == min(channels for kernel, channels in SIZES if kernel == case.kernel)
     for work in WORKS:
         if not work.alone or first:  # a map has no channels
-            yield row | {
-                "work": work.name,
-                "engines": failed | compare(case, engines, work, expected, repeats),
-            }
+            found = failed | compare(case, engines, work, expected, repeats)
+            yield row | {"work": work.name, "engines": found}
 
 
 # ---- all of them --------------------------------------------------------------------------------
@@ -519,31 +514,23 @@ def summary(rows: Sequence[dict]) -> list[dict]:
         case = {key: row[key] for key in ("batch", "voxels", "kernel", "channels", "work")}
         into = merged.setdefault(tuple(case.values()), case | {"ms": {}, "best": {}})
         times = {name: found["ms"] for name, found in row["engines"].items() if "ms" in found}
-        for name, ms in times.items():
-            if name not in OURS:
-                into["ms"][name] = ms
-                for ours in set(OURS) & set(times):
-                    ratio = ms / times[ours]
-                    into["best"][ours] = min(ratio, into["best"].get(ours, ratio))
-            else:
-                into["ms"].setdefault(name, ms)
+        into["ms"] = times | into["ms"]
+        for (peer, ms), ours in product(times.items(), set(OURS) & set(times)):
+            if peer not in OURS:
+                into["best"][ours] = min(ms / times[ours], into["best"].get(ours, math.inf))
     return list(merged.values())
 
 
 def table(found: Sequence[dict]) -> str:
     """The summary within 100 columns, and the ratios' medians."""
-    names = [*OURS, *PEERS]
-    width = {name: max(7, len(name)) for name in names}
-    head = " ".join(f"{name:>{width[name]}}" for name in names)
+    widths = {name: max(7, len(name)) for name in (*OURS, *PEERS)}
+    head = " ".join(f"{name:>{width}}" for name, width in widths.items())
     lines = ["ms; then the best peer's time divided by ours, ops and its shim for spconv"]
     lines.append(f"{'':35} {head} {'/ops':>5} {'/shim':>5}")
     for row in found:
-        cells = [
-            f"{row['ms'][name]:>{width[name]}.3f}" if name in row["ms"] else f"{'-':>{width[name]}}"
-            for name in names
-        ]
-        ratios = [f"{row['best'][name]:5.2f}" if name in row["best"] else "    -" for name in OURS]
-        lines.append(f"{_title(row):35} {' '.join(cells)} {' '.join(ratios)}")
+        cells = [_cell(row["ms"].get(name), width, 3) for name, width in widths.items()]
+        cells += [_cell(row["best"].get(name), 5, 2) for name in OURS]
+        lines.append(f"{_title(row):35} {' '.join(cells)}")
     for name in OURS:
         every = [row["best"][name] for row in found if name in row["best"]]
         if every:
@@ -553,6 +540,10 @@ def table(found: Sequence[dict]) -> str:
                 f"{middle:.2f} times in the median, {min(every):.2f} at least"
             )
     return "\n".join(lines)
+
+
+def _cell(number: float | None, width: int, digits: int) -> str:
+    return f"{'-':>{width}}" if number is None else f"{number:{width}.{digits}f}"
 
 
 def verdicts(rows: Sequence[dict]) -> list[str]:

@@ -132,7 +132,7 @@ std::vector<int64_t> tile_sizes(int64_t device, at::IntArrayRef rows, at::IntArr
                                 at::IntArrayRef channels) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
   const auto wide = [](int64_t c_out) { return c_out > 0 && c_out % PANEL == 0; };
-  const auto whole = [](int64_t volume) { return volume <= MAX_VOLUME; };  // others run in pieces
+  const auto whole = [](int64_t volume) { return order_pieces(volume) == 1; };
   if (!has_warpgroups() || !std::all_of(channels.begin(), channels.end(), wide) ||
       !std::all_of(volumes.begin(), volumes.end(), whole)) {
     return {};

@@ -68,11 +68,6 @@ struct Barriers {
   }
 };
 
-template <int BARRIER, int THREADS>
-__device__ __forceinline__ void sync_some() {
-  asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
-}
-
 // Four floats in shared memory to tf32.
 __device__ __forceinline__ void round_four(uint32_t at) {
   uint32_t x[4];

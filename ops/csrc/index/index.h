@@ -96,8 +96,7 @@ cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_c
 // Make a marked bitmap zero again.
 cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream);
 
-// ---- sites in a grid
-// --------------------------------------------------------------------------------------------
+// ---- sites in a grid -------------------------------------------------------------------------------------------
 
 // What is wrong with them, as bits that are added to *fault. TWICE is looked for in a table of locations alone:
 // where sites increase, none is there twice.

@@ -175,6 +175,12 @@ int64_t index_workspace_words(int64_t batch_size, at::IntArrayRef shapes) {
 
 // ---- by lines --------------------------------------------------------------------------------------------------
 
+// Lines (b, z, y) of a grid, cut off at INT32_MAX.
+int64_t lines_of_grid(int batch, int z, int y) {
+  constexpr int64_t most = INT32_MAX;
+  return std::min(std::min(int64_t(batch) * z, most) * y, most);
+}
+
 // All but its memory.
 LineTable line_table_of(const Tensor& coords, const Tensor& source, int64_t batch_size, at::IntArrayRef shape,
                         at::IntArrayRef window, bool transposed) {
@@ -185,8 +191,8 @@ LineTable line_table_of(const Tensor& coords, const Tensor& source, int64_t batc
   LineTable p = {};
   p.batch = positive(batch_size, "batch_size");
   p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
-  const int64_t lines = int64_t(p.batch) * p.z * p.y;
-  TORCH_CHECK(lines < INT32_MAX, "shape: ", lines, " lines are too many");
+  TORCH_CHECK(lines_of_grid(p.batch, p.z, p.y) < INT32_MAX, "shape: ", batch_size, " grids of ", shape,
+              " have too many lines");
   p.window = window_of(window, INT32_MIN);
   p.coords = coords.data_ptr<int>(), p.source = source.data_ptr<int>();
   p.rows = static_cast<int>(coords.size(0)), p.source_rows = static_cast<int>(source.size(0));
@@ -281,7 +287,8 @@ std::tuple<Tensor, int64_t> neighbours_of_sites(const Tensor& coords, int64_t ba
     check(filled, "site_table");
     return *p.sites.fault;
   };
-  if (likely_sorted && int64_t(p.sites.z) * p.sites.y * p.sites.batch <= MOST_LINES_A_SITE * coords.size(0)) {
+  const int64_t few_lines = std::min<int64_t>(MOST_LINES_A_SITE * coords.size(0), INT32_MAX - 1);
+  if (likely_sorted && lines_of_grid(p.sites.batch, p.sites.z, p.sites.y) <= few_lines) {
     LineTable lines = line_table_of(coords, coords, batch_size, shape, window, false);
     lines.neighbours = p.neighbours, lines.fault = p.sites.fault;
     lines.lines = static_cast<int2*>(scratch(line_table_workspace(lines)));

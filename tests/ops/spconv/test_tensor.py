@@ -186,6 +186,9 @@ WRONG = {
     "indice_key 'b': no layer of this name": lambda e, x: e.SparseInverseConv3d(4, 4, 3, "b")(x),
     "indice_key 'a': a submanifold layer": lambda e, x: e.SparseInverseConv3d(4, 4, 3, "a")(x),
     "features: 4 channels, SubMConv3d takes 5": lambda e, x: e.SubMConv3d(5, 4, 3)(x),
+    "weight: expected [C_out, *kernel, 4], got [8, 3, 3, 3, 6]": lambda e, x: e.SubMConv3d(
+        4, 8, 3
+    )._conv_forward(False, x, torch.zeros(8, 3, 3, 3, 6), None),
     "kernel_size is [2, 2, 2], a submanifold kernel": lambda e, x: e.SubMConv3d(4, 4, 2),
     "spatial_shape: [5, 6, 7], SubMConv2d takes one of 2": lambda e, x: e.SubMConv2d(4, 4, 3)(x),
     "spatial_shape: [5, 6, 7], SubMConv1d takes one of 1": lambda e, x: e.SubMConv1d(4, 4, 1)(x),
