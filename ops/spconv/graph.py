@@ -106,6 +106,7 @@ class Graphed:
             graph.start(x, tensors)
         state, held = _state_of(self.model)  # while the GPU works: it takes the host a while
         if state != self._state:
+            torch.cuda.current_stream().synchronize()  # work on the graphs that go may be under way
             self._graphs.clear()
             graph, self._state = None, state
             # so that no other tensors get their places, and a graph reads no other's memory
