@@ -17,7 +17,12 @@ from PIL import Image, ImageDraw
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES
 from millisecond.detector.draw.camera import draw_inset
-from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
+from millisecond.detector.draw.open3d_process import (
+    REMEDY,
+    Open3DProcess,
+    display_problem,
+    processor_draws,
+)
 from millisecond.detector.draw.style import (
     BACKGROUND,
     EMPTY,
@@ -307,6 +312,7 @@ FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
 AT_FIRST = (1280, 720)  # pixels of a window
 SMOOTH = 2  # rendered this many times larger, then shrunk
 PATIENCE = 300.0  # seconds for one picture
+LASTS = 200  # pictures of a process whose driver may keep memory of each, see processor_draws
 
 
 class SceneUnavailable(RuntimeError):
@@ -332,6 +338,7 @@ class SceneRenderer:
     def __init__(self, width: int = 1280, height: int = 720):
         self.size = (width, height)
         self._process: Open3DProcess | None = None
+        self._drawn = 0  # pictures of this process
 
     def __enter__(self) -> "SceneRenderer":
         return self
@@ -353,8 +360,13 @@ class SceneRenderer:
 
     def _render(self, *scene) -> np.ndarray:
         """[SMOOTH * H, SMOOTH * W, 3] uint8 from the other process."""
+        if self._process is not None and self._drawn >= LASTS and processor_draws():
+            self._process.close()
+            self._process = None
         if self._process is None:
             self._process = Open3DProcess(_serve, self.size, not display_problem())
+            self._drawn = 0
+        self._drawn += 1
         try:
             self._process.send(scene)
             in_time = self._process.has_answer(PATIENCE)

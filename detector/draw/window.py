@@ -16,7 +16,7 @@ from millisecond.detector.draw.open3d_process import (
     REMEDY,
     Open3DProcess,
     display_problem,
-    has_graphics_card,
+    processor_draws,
     select_opengl,
 )
 from millisecond.detector.draw.scene import (
@@ -460,14 +460,13 @@ class Window:
             raise WindowUnavailable(problem)
         self.open = True
         self.screenshots: list[np.ndarray] = []  # [H, W, 3] uint8, not yet taken by the program
-        # Not every X server has OpenGL.
-        if has_graphics_card() or not self._opens(dict(keys), colour_by, opengl=True):
-            if not self._opens(dict(keys), colour_by, opengl=False):
-                raise WindowUnavailable(f"Open3D cannot open a window here; {REMEDY}")
+        choices = (True, False) if processor_draws() else (False,)  # some X servers lack OpenGL
+        if not any(self._opens(dict(keys), colour_by, opengl) for opengl in choices):
+            raise WindowUnavailable(f"Open3D cannot open a window here; {REMEDY}")
 
-    def _opens(self, *arguments: Any, opengl: bool) -> bool:
-        """Whether it does; False where Open3D's process ends."""
-        self._process = Open3DProcess(serve, *arguments, opengl)
+    def _opens(self, *arguments: Any) -> bool:
+        """Start Open3D's process; False where it ends before its window is open."""
+        self._process = Open3DProcess(serve, *arguments)
         try:
             for patience in (STARTING, OPENING):  # imported, then opened
                 if not self._process.has_answer(patience):

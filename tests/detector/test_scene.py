@@ -8,6 +8,7 @@ from millisecond.detector.draw.camera import draw_inset, project_edges
 from millisecond.detector.draw.scene import (
     EYE,
     SceneContent,
+    SceneRenderer,
     motion_tubes,
 )
 from millisecond.detector.draw.style import (
@@ -37,6 +38,39 @@ class Renderer:
 
     def __init__(self):
         self.drawn = []
+
+
+@pytest.mark.parametrize(("processor", "processes"), [(True, 3), (False, 1)])
+def test_a_process_that_may_keep_memory_is_replaced(monkeypatch, processor, processes):
+    """Five pictures, two of each process; of two processes the first is closed before."""
+    told = []
+
+    class Process:
+        def __init__(self, *_):
+            told.append("starts")
+
+        def send(self, _):
+            told.append("draws")
+
+        def has_answer(self, _):
+            return True
+
+        def answer(self):
+            return np.zeros((1440, 2560, 3), np.uint8)
+
+        def close(self):
+            told.append("ends")
+
+    place = "millisecond.detector.draw.scene"
+    monkeypatch.setattr(f"{place}.Open3DProcess", Process)
+    monkeypatch.setattr(f"{place}.processor_draws", lambda: processor)
+    monkeypatch.setattr(f"{place}.LASTS", 2)
+    with SceneRenderer() as renderer:
+        for _ in range(5):
+            renderer.draw(Shown())
+    assert told.count("draws") == 5
+    lives = [event for event in told if event != "draws"]
+    assert lives == ["starts", "ends"] * processes
 
 
 def test_a_scene_builds_again_only_what_differs(monkeypatch):

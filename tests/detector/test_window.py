@@ -20,7 +20,7 @@ from PIL import Image, ImageGrab
 
 from millisecond.data.simulator import simulate
 from millisecond.detector.draw import open3d_process
-from millisecond.detector.draw.open3d_process import Open3DProcess
+from millisecond.detector.draw.open3d_process import Open3DProcess, processor_draws
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import VERDICT_COLOURS, Shown
 from millisecond.detector.draw.view import Viewpoint
@@ -241,6 +241,22 @@ def test_keys_decide_on_objects(tools):
     tool.press("q")
     assert tool.end() == (0, "", "")
     assert json.loads(path.read_text())["objects"][0]["boxes"]["a"].endswith("3.1416")
+
+
+def test_a_window_that_goes_on_keeps_its_memory(tools, monkeypatch):
+    """Mesa's Vulkan for the processor kept 5 MB of each drawing."""
+    if not processor_draws():
+        pytest.skip("the memory is its graphics card's driver's")
+    monkeypatch.setenv("DISPLAY", tools["reviewing"].environment["DISPLAY"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    clouds, resident = [simulate(number).points for number in range(3)], []
+    with Window({}) as window:
+        status = Path(f"/proc/{window._process._process.pid}/statm")
+        for number in range(30):
+            window.show(Shown(clouds[number % 3], title=str(number)))
+            window.wait(0.1)
+            resident.append(int(status.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6)
+    assert resident[-1] - resident[9] < 40  # MB
 
 
 def test_a_screenshot_is_asked_for_until_it_comes():
