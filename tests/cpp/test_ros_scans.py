@@ -199,5 +199,7 @@ def test_diagnostics_tell_what_came_since_the_last_ones(code):
     counts = (array(np.int64(part), c_int64) for part in (done, dropped, lost))
     lines = code.reports(len(rounds), *counts, texts(*faults)).decode().splitlines()
     for i, (line, start) in enumerate(zip(lines, expected, strict=True)):
-        told = f"{start};scans;{sum(done[: i + 1])};dropped;{dropped[i]};left out;{total[i]};cloud to"
+        told = (
+            f"{start};scans;{sum(done[: i + 1])};dropped;{dropped[i]};left out;{total[i]};cloud to"
+        )
         assert line.startswith(told)
