@@ -271,7 +271,7 @@ class LiveDetection:
         except ValueError as error:  # e.g. the time went back: another recording begins
             self._hand_over(Trouble(f"{scan.name}: {error}; tracking begins anew", lost=False))
             self._begin_tracking()
-            return LiveFrame(scan, found)
+            return LiveFrame(scan, found, NO_TRACKS)
 
     def _begin_tracking(self) -> None:
         self._tracker, self._trails = Tracker(), Trails()

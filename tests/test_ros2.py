@@ -1,6 +1,9 @@
 """The ROS 2 node in Python: messages in, messages out, and the node itself where there is ROS."""
 
+import ast
+import json
 import queue
+import re
 import sys
 import time
 from pathlib import Path
@@ -213,6 +216,26 @@ def test_other_classes_are_left_out_and_unknown_ones_refused(types, detector):
         scans.hidden_classes(("Cat",), ("Car", "Cyclist"))
 
 
+def test_both_nodes_have_the_same_parameters():
+    """But for what docs/ros2.md, which tells all of them, has as Python's or C++'s."""
+    root = PACKAGE.parents[2]
+    tree = ast.parse((PACKAGE / "millisecond_ros" / "node.py").read_text())
+    named = (node for node in tree.body if isinstance(node, ast.AnnAssign))
+    [table] = (node for node in named if ast.unparse(node.target) == "PARAMETERS")
+    python = {name: default for name, (default, _) in ast.literal_eval(table.value).items()}
+    text = (PACKAGE.parent / "millisecond_ros_cpp" / "src" / "node.cpp").read_text()
+    cpp = {}
+    for name, default in re.findall(r'^ *declare\("(\w+)", (.*?), "', text, re.M):
+        numbers = re.sub(r"std::vector<[^>]*>\{(.*)\}", r"[\1]", default)
+        cpp[name] = json.loads(numbers)
+    assert python.pop("precision") == "fp32" and cpp.pop("precision") == "fp16"
+    assert python.pop("device") == "" and (cpp.pop("full_intensity"), cpp.pop("move")) == (255, [])
+    assert python == cpp and len(cpp) == 5
+    section = (root / "docs" / "ros2.md").read_text().split("## Parameters")[1].split("\n## ")[0]
+    extra = {"precision", "device", "full_intensity", "move"}
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.M)) == extra | set(cpp)
+
+
 def test_the_node_publishes_what_the_detector_finds(types, detector, monkeypatch):
     """In ROS itself, where rclpy, tf2_ros and vision_msgs are."""
     rclpy = pytest.importorskip("rclpy")
@@ -223,9 +246,11 @@ def test_the_node_publishes_what_the_detector_finds(types, detector, monkeypatch
     from millisecond_ros.node import TOPICS, DetectorNode
     from rclpy.lifecycle import TransitionCallbackReturn as Outcome
     from rclpy.qos import qos_profile_sensor_data
+    from rosgraph_msgs.msg import Clock
     from sensor_msgs.msg import PointCloud2
 
     given = {"weights": "second_small", "device": "cpu", "score": "0.3", "target_frame": "base"}
+    given["use_sim_time"] = "true"  # of a bag that is paused: nothing waits for its time
     rclpy.init(args=["--ros-args", *(w for k, v in given.items() for w in ("-p", f"{k}:={v}"))])
     node, driver = DetectorNode(), rclpy.create_node("driver")
     executor = rclpy.executors.SingleThreadedExecutor()
@@ -272,6 +297,15 @@ def test_the_node_publishes_what_the_detector_finds(types, detector, monkeypatch
         values = {one.key: one.value for one in got["diagnostics"][0].status[0].values}
         assert (values["scans"], values["dropped"], values["left out"]) == ("4", "0", "0")
         assert 0 < float(values["detection, p50, ms"]) < float(values["cloud to messages, p50, ms"])
+        bag = driver.create_publisher(Clock, "/clock", 10)
+        spin(bag.get_subscription_count)
+        bag.publish(Clock(clock=rclpy.time.Time(seconds=100).to_msg()))
+        spin(lambda: node.get_clock().now().nanoseconds)
+        tf.child_frame_id = "wheel"  # which moves
+        tf2_ros.TransformBroadcaster(driver).sendTransform(tf)
+        spin(lambda: node._buffer.can_transform("base", "wheel", rclpy.time.Time()))
+        bag.publish(Clock(clock=rclpy.time.Time(seconds=50).to_msg()))  # it is played again
+        spin(lambda: not node._buffer.can_transform("base", "wheel", rclpy.time.Time()))
         assert node.trigger_deactivate() == node.trigger_cleanup() == Outcome.SUCCESS
     finally:
         executor.shutdown()

@@ -141,6 +141,7 @@ def test_troubles_are_handed_on_and_counted():
     assert [item.scan.name for item in got if isinstance(item, LiveFrame)] == [
         *("000000", "000002", "000001")
     ]
+    assert isinstance(got[-1], LiveFrame) and got[-1].tracks is not None  # none, but it has tracks
     assert frames.statistics.troubles == 2 and frames.statistics.frames == 3
 
 

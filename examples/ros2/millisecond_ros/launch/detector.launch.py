@@ -10,6 +10,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode
 from launch_ros.event_handlers import OnStateTransition
 from launch_ros.events.lifecycle import ChangeState
+from launch_ros.parameter_descriptions import ParameterValue
 from lifecycle_msgs.msg import Transition
 
 ARGUMENTS = {
@@ -17,6 +18,7 @@ ARGUMENTS = {
     "weights": ("", "weights; for the node in C++ a network file"),
     "target_frame": ("", "the frame of the messages; empty: the cloud's own"),
 }
+PARAMETERS = ("weights", "target_frame")  # also where a name looks like a number
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -25,12 +27,13 @@ def generate_launch_description() -> LaunchDescription:
         for name, (default, text) in ARGUMENTS.items()
     ]
     values = {name: LaunchConfiguration(name) for name in ARGUMENTS}
+    texts = {name: ParameterValue(values[name], value_type=str) for name in PARAMETERS}
     node = LifecycleNode(
         package=Path(__file__).parents[1].name,
         executable="detector",
         name="millisecond",
         namespace="",
-        parameters=[{name: values[name] for name in ("weights", "target_frame")}],
+        parameters=[texts],
         remappings=[("points", values["points"])],
         output="screen",
     )

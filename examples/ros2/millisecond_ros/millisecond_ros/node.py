@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,8 +15,9 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
+from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
-from rclpy.executors import ExternalShutdownException
+from rclpy.exceptions import ParameterException
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos import qos_profile_sensor_data
 from rclpy.time import Time
@@ -41,6 +43,7 @@ PARAMETERS: dict[str, tuple[Any, str]] = {
 }
 TOPICS = {"detections": Detection3DArray, "tracks": Detection3DArray, "markers": MarkerArray}
 PATIENCE = Duration(seconds=0.1)  # for a transform that comes after its cloud
+BACK = Duration(nanoseconds=-1)  # of the clock; a bag is played again, with other transforms
 TURN = 0.1  # seconds after which the thread that publishes looks whether it is to end
 SILENCE = 3.0  # seconds without a result, after which diagnostics warn
 
@@ -70,7 +73,8 @@ class DetectorNode(LifecycleNode):
                 told.floating_point_range = [FloatingPointRange(from_value=0.0, to_value=1.0)]
             self.declare_parameter(name, default, told)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self._timer = self.create_timer(1.0, self._diagnose)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # ROS's own stands while a bag is paused
+        self._timer = self.create_timer(1.0, self._diagnose, clock=steady)
         self._fault = ""
         self._clear()
 
@@ -101,6 +105,10 @@ class DetectorNode(LifecycleNode):
         if self._target:
             self._buffer = Buffer()
             self._listener = TransformListener(self._buffer, self)
+            back = JumpThreshold(min_forward=None, min_backward=BACK, on_clock_change=True)
+            self._jumps = self.get_clock().create_jump_callback(
+                back, post_callback=lambda _: self._buffer.clear()
+            )
         return super().on_configure(state)
 
     @told
@@ -141,6 +149,7 @@ class DetectorNode(LifecycleNode):
                 self.destroy_lifecycle_publisher(publisher)
             if self._target:
                 self._listener.unregister()
+                self._jumps.unregister()
         self._clear()
         return TransitionCallbackReturn.SUCCESS
 
@@ -226,11 +235,17 @@ class DetectorNode(LifecycleNode):
 
 def main() -> None:
     rclpy.init()
-    node = DetectorNode()
+    try:
+        node = DetectorNode()
+    except ParameterException as error:  # e.g. of another type
+        sys.exit(str(error))
     try:
         rclpy.spin(node)
-    except (KeyboardInterrupt, ExternalShutdownException):
+    except KeyboardInterrupt:
         pass
+    except Exception:
+        if rclpy.ok():  # else a signal has ended ROS, maybe within a call, which fails then
+            raise
     finally:
         node.destroy_node()
         rclpy.try_shutdown()
