@@ -53,7 +53,7 @@ __device__ inline int fault_of(const SiteOrder& p, int row, const Site& s) {
 // The host's memory is far: each fault goes there once. reported: what went there, 0 at first.
 __device__ inline void report(int fault, int* reported, int* host) {
   if ((fault & ~*static_cast<volatile int*>(reported)) == 0) return;
-  if (fault & ~atomicOr(reported, fault)) atomicOr_system(host, fault);
+  if (fault & ~atomicOr(reported, fault)) atomicOr(host, fault);
 }
 
 __device__ inline bool inside(const BitmapLevel& level, int batch, const Site& s) {
