@@ -64,9 +64,9 @@ Detections come from a folder of detect's .json files or of KITTI result files (
 newer where a frame has both, or from a network that is run here. Where there is a display and
 no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
 pictures per frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
-NAME_camera.png; or what --pictures says. With ground truth and detections, missed objects and false
-detections have a cross, by KITTI's rules (docs/visualize.md). A frame that cannot be drawn is
-reported and left out; the exit code is then 2.
+NAME_camera.png; or what --pictures says. With ground truth and detections, missed objects have a
+rhombus and false detections a cross, by KITTI's rules (docs/visualize.md). A frame that cannot be
+drawn is reported and left out; the exit code is then 2.
 """
 USUAL = "--root --split --frames --detections --weights --order --output --film --browser"
 FOLDER = Path("output/pictures")
