@@ -83,9 +83,7 @@ class GridConfig:
     max_voxels_test: int
     crop_to_image: bool = True
     level: bool = False  # clouds of any LiDAR are levelled, intensities scaled: `Leveling`
-    relative: bool = (
-        False  # features x and y of a voxel count from the middle of its cell, in cells
-    )
+    relative: bool = False  # a voxel's features x, y count from the middle of its cell, in cells
 
     def __post_init__(self):
         require(min(self.voxel_size) > 0, "voxel_size", f"{list(self.voxel_size)} must be positive")

@@ -151,11 +151,7 @@ def _grid(
     x0, y0, z0, x1, y1, z1 = (round(float(value), 4) for value in ends)
     layer = round(layer, 4)
     reasons["z"] = f"{LAYERS} layers of {layer:g} m hold them"
-    return replace(
-        template.grid,
-        range=(x0, y0, z0, x1, y1, z1),
-        voxel_size=(voxel, voxel, layer),
-    )
+    return replace(template.grid, range=(x0, y0, z0, x1, y1, z1), voxel_size=(voxel, voxel, layer))
 
 
 def _extent(

@@ -19,14 +19,7 @@ from millisecond.ops.anchors import (
     limit_period,
     match_anchors,
 )
-from millisecond.ops.bev import (
-    BevCells,
-    BevHeads,
-    CellPlan,
-    CellValues,
-    bev_cells,
-    bev_spread,
-)
+from millisecond.ops.bev import BevCells, BevHeads, CellPlan, CellValues, bev_cells, bev_spread
 from millisecond.ops.boxes import (
     Kept,
     SelectedBoxes,

@@ -44,11 +44,7 @@ def encode(boxes: Tensor, anchors: Tensor) -> Tensor:
     xyz, size, yaw = boxes.split((3, 3, 1), dim=-1)
     anchor_xyz, anchor_size, anchor_yaw = anchors.split((3, 3, 1), dim=-1)
     return torch.cat(
-        (
-            (xyz - anchor_xyz) / _scale(anchor_size),
-            torch.log(size / anchor_size),
-            yaw - anchor_yaw,
-        ),
+        ((xyz - anchor_xyz) / _scale(anchor_size), torch.log(size / anchor_size), yaw - anchor_yaw),
         dim=-1,
     )
 

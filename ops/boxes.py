@@ -474,12 +474,7 @@ def select_boxes_of_cells_definition(
 
 
 def _check_limits(
-    anchors: Tensor,
-    count: int,
-    score: float,
-    before_nms: int,
-    iou_threshold: float,
-    after_nms: int,
+    anchors: Tensor, count: int, score: float, before_nms: int, iou_threshold: float, after_nms: int
 ) -> None:
     check_tensor("anchors", anchors, (count, 7), torch.float32)
     for name, value in (("before_nms", before_nms), ("after_nms", after_nms)):

@@ -9,7 +9,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,19 @@ EXAMPLES = {
 }
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
-BATCHES = [1, 2, 4, 8]
+BATCHES = {
+    "pipeline": [1, 2, 4, 8],
+    "bev": [1, 4, 8],
+    **{name: [1, 4] for name in ("spconv", "engines", "ops", "dataflows")},
+}
+REPEATS = {
+    "train": (50, "steps"),
+    "engines": (30, "of a call"),
+    "sampling": (20, "calls"),
+    "points": (5, "of a measurement"),
+    **dict.fromkeys(("network", "spconv", "ops", "operators"), (20, "calls per scan")),
+}
+Add = Callable[..., object]  # add_argument of a command's parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,124 +70,86 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(__doc__, _example("ops"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, purpose: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=purpose, epilog=_example(name))
+    def add(name: str, purpose: str) -> Add:
+        return commands.add_parser(name, help=purpose, epilog=_example(name)).add_argument
 
-    _add_network_arguments(add("network", "one scan from points to boxes"))
+    add("network", "one scan from points to boxes")
     _add_training_arguments(add("train", "a training step"))
     _add_scaling_arguments(add("scaling", "training on several GPUs"))
     _add_spconv_arguments(add("spconv", "networks on spconv and on what stands in for it"))
-    _add_engines_arguments(add("engines", "one sparse convolution beside the newest engines"))
-    _add_pipeline_arguments(add("pipeline", "points on the host to boxes on the host"))
-    _add_fleet_arguments(add("fleet", "files to result files, as detect goes over a recording"))
-    ops = add("ops", "the sparse encoder on a GPU")
-    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    ops.add_argument("--precision", nargs="+", choices=KERNELS, default=KERNELS)
-    ladder = add("ladder", "naive and tensor-core convolution")
-    ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
-    sampling = add("sampling", "furthest point sampling beside PointNet++'s")
-    sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
-    points = add("points", "neighbours of points and their features beside PointNet++'s")
-    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
-    bev = add("bev", "the bird's-eye-view network on a GPU")
-    bev.add_argument("--config", type=Path, default=CONFIG)
-    bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
-    dataflows = add("dataflows", "sparse convolution by every dataflow")
-    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    dataflows.add_argument("--precision", nargs="+", choices=KERNELS, default=["fp16"])
-    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
-    dense3d = add("dense3d", "dense 3-D convolution beside cuDNN and sparse")
-    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
+    add_to = add("engines", "one sparse convolution beside the newest engines")
+    add_to("--peers", nargs="*", choices=ENGINES, default=ENGINES)
+    add_to("--seconds", type=number, default=120, help="of an engine, at most (default: 120)")
+    add_to = add("pipeline", "points on the host to boxes on the host")
+    add_to("--precision", nargs="+", choices=PRECISIONS, help="default: all on a GPU, else fp32")
+    add_to("--calls", type=number, default=1000, help="per table (default: 1000)")
+    add_to("--plot", type=output_path, help="draw the latencies there, a PNG")
+    add_to = add("fleet", "files to result files, as detect goes over a recording")
+    add_to("--weights", help="as of detect")
+    add_to("--scans", type=number, default=2000, help="files of each kind (default: 2000)")
+    add_to = add("ops", "the sparse encoder on a GPU")
+    add_to("--precision", nargs="+", choices=KERNELS, default=KERNELS)
+    add_to = add("ladder", "naive and tensor-core convolution")
+    add_to("--batch", type=number, default=1, help="scans in a batch (default: 1)")
+    add("sampling", "furthest point sampling beside PointNet++'s")
+    add("points", "neighbours of points and their features beside PointNet++'s")
+    add("bev", "the bird's-eye-view network on a GPU")
+    add_to = add("dataflows", "sparse convolution by every dataflow")
+    add_to("--precision", nargs="+", choices=KERNELS, default=["fp16"])
+    add_to("--training", action="store_true", help="with the backward pass")
+    add_to = add("dense3d", "dense 3-D convolution beside cuDNN and sparse")
+    add_to("--plot", type=output_path, help="draw times over occupancy there, a PNG")
     add("operators", "every operator by itself")
-    known = commands.choices
-    framed = ("network", "spconv", "pipeline", "ops", "ladder", "bev", "operators", "points")
-    for name in (*framed, "dataflows", "fleet"):
-        known[name].add_argument(
-            "--frames", type=Path, help="folder of .bin scans (default: simulated)"
-        )
-        known[name].add_argument(
-            "--count", type=number, default=10, help="scans to use (default: 10)"
-        )
-    for name in ("network", "spconv", "ops", "operators"):
-        known[name].add_argument(
-            "--repeats", type=number, default=20, help="calls per scan (default: 20)"
-        )
-    for command in known.values():
-        command.add_argument("--json", type=output_path, help="also write the figures there")
+    for name, command in commands.choices.items():
+        _add_shared_arguments(name, command.add_argument)
     return parser
 
 
-def _add_network_arguments(network: argparse.ArgumentParser) -> None:
-    network.add_argument("--config", type=Path, default=CONFIG)
-    network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
-    network.add_argument("--precision", choices=PRECISIONS, default="fp32")
-    network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+def _add_shared_arguments(name: str, add: Add) -> None:
+    """The arguments that several commands have."""
+    if name in ("network", "train", "scaling", "pipeline", "bev"):
+        add("--config", type=Path, default=CONFIG)
+    if name in ("network", "pipeline"):
+        add("--weights", type=Path, help="weights file (default: random, seed 0)")
+    if name in ("train", "scaling"):
+        add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="as of train")
+    if name in ("network", "fleet"):
+        add("--precision", choices=PRECISIONS, default="fp32")
+    if name in ("network", "train", "pipeline", "fleet"):
+        add("--device", help="cpu or cuda; the GPU where there is one")
+    if name in BATCHES:
+        add("--batch", type=number, nargs="+", default=BATCHES[name])
+    if name in REPEATS:
+        repeats, what = REPEATS[name]
+        add("--repeats", type=number, default=repeats, help=f"{what} (default: {repeats})")
+    if name not in ("train", "scaling", "sampling", "dense3d"):
+        add("--frames", type=Path, help="folder of .bin scans (default: simulated)")
+        if name != "engines":
+            add("--count", type=number, default=10, help="scans to use (default: 10)")
+    add("--json", type=output_path, help="also write the figures there")
 
 
-def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
-    spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    spconv.add_argument("--precision", nargs="+", choices=KERNELS, default=KERNELS[:3])
-    widths = [16, 32, 64, 128, 256, 512]
-    spconv.add_argument("--channels", type=number, nargs="+", default=widths)
-    spconv.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    spconv.add_argument(
-        "--voxels", type=number, default=200_000, help="of a scan, at most (default: 200,000)"
-    )
+def _add_spconv_arguments(add: Add) -> None:
+    add("--precision", nargs="+", choices=KERNELS, default=KERNELS[:3])
+    add("--channels", type=number, nargs="+", default=[16, 32, 64, 128, 256, 512])
+    add("--device", choices=["cpu", "cuda"], default="cuda")
+    add("--voxels", type=number, default=200_000, help="of a scan, at most (default: 200,000)")
 
 
-def _add_engines_arguments(engines: argparse.ArgumentParser) -> None:
-    engines.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    engines.add_argument("--peers", nargs="*", choices=ENGINES, default=ENGINES)
-    engines.add_argument("--repeats", type=number, default=30, help="of a call (default: 30)")
-    engines.add_argument(
-        "--seconds", type=number, default=120, help="of an engine, at most (default: 120)"
-    )
-    engines.add_argument("--frames", type=Path, help="folder of .bin scans (default: simulated)")
+def _add_training_arguments(add: Add) -> None:
+    add("--root", type=Path, help="prepared data set (default: simulated streets)")
+    add("--split", default="train")
+    add("--prepared", type=Path, help="default: ROOT/millisecond")
+    add("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
 
 
-def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
-    pipeline.add_argument("--config", type=Path, default=CONFIG)
-    pipeline.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
-    pipeline.add_argument(
-        "--precision", nargs="+", choices=PRECISIONS, help="default: all on a GPU, else fp32"
-    )
-    pipeline.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    pipeline.add_argument("--calls", type=number, default=1000, help="per table (default: 1000)")
-    pipeline.add_argument("--batch", type=number, nargs="+", default=BATCHES)
-    pipeline.add_argument("--plot", type=output_path, help="draw the latencies there, a PNG")
-
-
-def _add_fleet_arguments(fleet: argparse.ArgumentParser) -> None:
-    fleet.add_argument("--weights", help="as of detect")
-    fleet.add_argument("--precision", choices=PRECISIONS, default="fp32")
-    fleet.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    fleet.add_argument(
-        "--scans", type=number, default=2000, help="files of each kind (default: 2000)"
-    )
-
-
-def _add_training_arguments(train: argparse.ArgumentParser) -> None:
-    train.add_argument("--config", type=Path, default=CONFIG)
-    train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="as of train")
-    train.add_argument("--root", type=Path, help="prepared data set (default: simulated streets)")
-    train.add_argument("--split", default="train")
-    train.add_argument("--prepared", type=Path, help="default: ROOT/millisecond")
-    train.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    train.add_argument("--repeats", type=number, default=50, help="steps (default: 50)")
-    train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-
-
-def _add_scaling_arguments(scaling: argparse.ArgumentParser) -> None:
-    scaling.add_argument("--config", type=Path, default=CONFIG)
-    scaling.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="as of train")
-    scaling.add_argument("--root", type=Path, required=True, help="prepared data set")
-    scaling.add_argument(
-        "--streets", action="store_true", help="train on simulated streets, made on the way"
-    )
-    scaling.add_argument("--processes", type=number, nargs="+", default=[1, 2, 4])
-    scaling.add_argument("--workers", type=number, nargs="+", default=[12], help="per process")
-    scaling.add_argument("--runs", type=number, default=3, help="of each (default: 3)")
-    scaling.add_argument("--steps", type=number, default=300, help="of a run (default: 300)")
+def _add_scaling_arguments(add: Add) -> None:
+    add("--root", type=Path, required=True, help="prepared data set")
+    add("--streets", action="store_true", help="train on simulated streets, made on the way")
+    add("--processes", type=number, nargs="+", default=[1, 2, 4])
+    add("--workers", type=number, nargs="+", default=[12], help="per process")
+    add("--runs", type=number, default=3, help="of each (default: 3)")
+    add("--steps", type=number, default=300, help="of a run (default: 300)")
 
 
 def _run(options: argparse.Namespace) -> None:

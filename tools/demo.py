@@ -36,12 +36,7 @@ from millisecond.detector.draw.sheets import Artist
 from millisecond.detector.draw.style import LIVE, Palette, Photo, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import SCREENSHOT, Window, WindowUnavailable, keys_for
-from millisecond.detector.following import (
-    LiveDetection,
-    LiveFrame,
-    Statistics,
-    milliseconds,
-)
+from millisecond.detector.following import LiveDetection, LiveFrame, Statistics, milliseconds
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,

@@ -490,14 +490,7 @@ class Detecting:
             tracks, pose = self._follow(scan, named.select(np.flatnonzero(wanted)))
         part.results.append(
             ScanResult(
-                scan.name,
-                scan.number,
-                scan.time,
-                named,
-                class_names,
-                milliseconds,
-                tracks,
-                pose,
+                scan.name, scan.number, scan.time, named, class_names, milliseconds, tracks, pose
             )
         )
         if len(part.results) == part.open:

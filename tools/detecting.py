@@ -204,10 +204,8 @@ class MessageWriter:
             named, tracks = named_of(result, self._score), result.tracks
             if tracks is None:
                 nobody = np.zeros(len(named.boxes), np.int64)
-                paths, unknown = (
-                    (np.zeros((0, 3)),) * len(nobody),
-                    np.full((len(nobody), 2), np.nan),
-                )
+                paths = (np.zeros((0, 3)),) * len(nobody)
+                unknown = np.full((len(nobody), 2), np.nan)
                 objects = FollowedObjects(*named[:3], nobody, paths, unknown)
             else:
                 trails = self._trails.update(tracks, result.pose)

@@ -96,10 +96,8 @@ KITTI's rules; the table marks it.
 """
 USUAL = "--root --detections --split --json --overlap --report"
 TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
-RECALL, PRECISION = (
-    Scale("recall, at the places of AP R40", 0, 1.02, TICKS),
-    Scale("precision", 0, 1.02, TICKS),
-)
+RECALL = Scale("recall, at the places of AP R40", 0, 1.02, TICKS)
+PRECISION = Scale("precision", 0, 1.02, TICKS)
 SCORE, RIGHT = Scale("score", 0, 1.02, TICKS), Scale("share of right boxes", 0, 1.02, TICKS)
 TITLES = {"distance": "by distance", "points": "by points on the object"}
 RINGS, POINTS = (30.0, 50.0), (10, 50, 200)  # metres; numbers of points

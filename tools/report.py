@@ -202,10 +202,7 @@ Cell = str | int | float | None
 
 
 def table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[Cell]],
-    text: Sequence[int] = (),
-    caption: str = "",
+    head: Sequence[str], rows: Iterable[Sequence[Cell]], text: Sequence[int] = (), caption: str = ""
 ) -> str:
     """text: columns that are words, to the left. A row of one cell names a class."""
 

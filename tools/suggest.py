@@ -22,13 +22,7 @@ from millisecond.detector.draw.birds_eye import draw_thumbnail
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.sheets import CELL, compose_contact_sheet
 from millisecond.detector.draw.style import Palette, Shown
-from millisecond.detector.uncertainty import (
-    MEASURES,
-    Uncertainty,
-    examine,
-    examine_found,
-    values,
-)
+from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, examine_found, values
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     add_mounting,

@@ -28,14 +28,7 @@ from millisecond.detector.training.distributed import EXIT_CODE, Processes, firs
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 from millisecond.detector.training.run import Training, build_training
 from millisecond.detector.training.trainer import NotFinite
-from millisecond.tools.program import (
-    config_file,
-    dataset_for,
-    number,
-    output_path,
-    parser_of,
-    run,
-)
+from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti

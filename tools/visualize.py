@@ -387,8 +387,8 @@ class Browser:
                     at = min(max(int(typed), 1), len(self._order)) - 1
                 elif key == "enter":
                     self._typed = ""
-                elif key.isdecimal():
-                    self._hide(int(key))
+                elif key.isdecimal():  # a class is hidden, or shown again; there is none of 0
+                    self._hidden ^= {*classes_of(self._studio.source)[int(key) - 1 : int(key)]}
                 else:
                     at = self._turned(at, key)
         return self._studio.account.close(len(self._order))
@@ -406,10 +406,6 @@ class Browser:
             figures = {"hidden": ", ".join(sorted(self._hidden))}
             shown = shown._replace(ground_truth=truth, detections=found, figures=figures)
         self._window.show(shown)
-
-    def _hide(self, number: int) -> None:
-        """Hides the class of a key, or shows it again; there is none of 0."""
-        self._hidden ^= {*classes_of(self._studio.source)[number - 1 : number]}
 
     def _turned(self, at: int, key: str) -> int:
         last = len(self._order) - 1

@@ -34,14 +34,7 @@ from millisecond.detector.draw.camera import photo_of
 from millisecond.detector.draw.style import CLASS_COLOURS, FAINT, BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.inference import ScoreMap
-from millisecond.tools.autolabel import (
-    ACCEPT,
-    REJECT,
-    ObjectList,
-    box_of,
-    class_of,
-    line_of,
-)
+from millisecond.tools.autolabel import ACCEPT, REJECT, ObjectList, box_of, class_of, line_of
 from millisecond.tools.program import columns_of, mounting_of, one_line
 
 NO_POINTS = np.zeros((0, 4), np.float32)

@@ -151,6 +151,25 @@ def _box(pose: np.ndarray, size: Iterable[float], place: str) -> list[float]:
     return checked_box(box, place)
 
 
+def _in_order(
+    name: Callable[[int], str],
+    moments: Iterable[int],
+    sweep: Callable[[int], Sweep],
+    found: Mapping[int, Sequence[tuple]] | None,
+    make: Callable[..., Cuboid],
+) -> list[Callable[[], PublishedScan]]:
+    """The scans of a recording by their times or numbers; `make` makes objects of what labels have
+    of each moment. Of a moment that is labelled, the cloud may be missing."""
+    ordered = sorted({*moments, *(found or ())})
+
+    def scan(place: int) -> PublishedScan:
+        now, earlier = ordered[place], map(sweep, reversed(ordered[:place]))
+        objects = None if found is None else [make(*one) for one in found.get(now, ())]
+        return PublishedScan(name(now), sweep(now), earlier, objects)
+
+    return [partial(scan, place) for place in range(len(ordered))]
+
+
 def names_by(**groups: str) -> dict[str, str]:
     """The names in the labels by the data set's own names, which are given as one text."""
     kept = {name: name for name in groups.pop("kept", "").split()}
@@ -390,30 +409,19 @@ def _argoverse_scans(folder: Path) -> list[Callable[[], PublishedScan]]:
         pose = _pose(row[4:], row[:4], f"{path}, timestamp_ns {stamp}")
         return Sweep(stamp * 1e-9, pose, partial(_argoverse_points, cloud))
 
-    labels, found = folder / "annotations.feather", None
-    if folder.parent.name != "test":
-        found = _argoverse_objects(labels)
-        stamps |= found.keys()  # labelled, but the cloud may be missing
-    ordered = sorted(stamps)
-
-    def scan(place: int) -> PublishedScan:
-        stamp = ordered[place]
-        objects = None if found is None else [make() for make in found.get(stamp, ())]
-        earlier = map(sweep, reversed(ordered[:place]))
-        return PublishedScan(scan_name(folder.name, stamp), sweep(stamp), earlier, objects)
-
-    return [partial(scan, place) for place in range(len(ordered))]
+    is_test = folder.parent.name == "test"
+    found = None if is_test else _argoverse_objects(folder / "annotations.feather")
+    return _in_order(partial(scan_name, folder.name), stamps, sweep, found, _argoverse_object)
 
 
-def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
+def _argoverse_objects(path: Path) -> dict[int, list[tuple]]:
     keys = ("timestamp_ns", "track_uuid", "category", *PLACED, *SIZES)
     stamps, tracks, kinds, *numbers = read_columns(path, keys)
-    found: dict[int, list[Callable[[], Cuboid]]] = {}
+    found: dict[int, list[tuple]] = {}
     for row, (stamp, track, kind) in enumerate(zip(stamps.tolist(), tracks, kinds, strict=True)):
         values = np.array([column[row] for column in numbers], np.float64)
         place = f"{path}, timestamp_ns {stamp}, track_uuid {track}"
-        maker = partial(_argoverse_object, values, str(kind), str(track), place)
-        found.setdefault(stamp, []).append(maker)
+        found.setdefault(stamp, []).append((values, str(kind), str(track), place))
     return found
 
 
@@ -452,7 +460,6 @@ def _kitti_scans(part: Path, drive: str) -> list[Callable[[], PublishedScan]]:
     of_frame = _kitti_lines(labels) if part.name == "training" else None
     poses = _kitti_poses(motion, calib) if motion.exists() else None
     numbers = {int(file.stem) for file in clouds.glob("*.bin") if file.stem.isdecimal()}
-    ordered = sorted(numbers | set(of_frame or ()))
 
     def sweep(number: int) -> Sweep:
         if poses is not None and number >= len(poses):
@@ -460,16 +467,10 @@ def _kitti_scans(part: Path, drive: str) -> list[Callable[[], PublishedScan]]:
         read = partial(read_rows, clouds / f"{number:06d}.bin", RINGED[:4])
         return Sweep(number / KITTI_RATE, None if poses is None else poses[number], read)
 
-    def scan(place: int) -> PublishedScan:
-        number, objects = ordered[place], None
-        if of_frame is not None:
-            lines = of_frame.get(number, ())
-            objects = [_kitti_object(words, line, calibration) for words, line in lines]
-        earlier = map(sweep, reversed(ordered[:place]))
-        name = scan_name(f"{part.name}_{drive}", f"{number:06d}")
-        return PublishedScan(name, sweep(number), earlier, objects)
+    def name(number: int) -> str:
+        return scan_name(f"{part.name}_{drive}", f"{number:06d}")
 
-    return [partial(scan, place) for place in range(len(ordered))]
+    return _in_order(name, numbers, sweep, of_frame, partial(_kitti_object, calibration))
 
 
 def _kitti_lines(path: Path) -> dict[int, list[tuple[list[str], str]]]:
@@ -484,7 +485,7 @@ def _kitti_lines(path: Path) -> dict[int, list[tuple[list[str], str]]]:
     return found
 
 
-def _kitti_object(words: list[str], place: str, calibration: Calibration) -> Cuboid:
+def _kitti_object(calibration: Calibration, words: list[str], place: str) -> Cuboid:
     if len(words) != 17:
         raise ValueError(f"{place}: {len(words)} fields; the tracking benchmark has 17")
     try:
@@ -610,7 +611,6 @@ def _waymo_scans(clouds: Path) -> list[Callable[[], PublishedScan]]:
     rows = dict(zip(stamps.tolist(), transforms, strict=True))
     lasers = _waymo_lasers(part / "lidar_calibration" / clouds.name)
     found = None if part.name == "testing" else _waymo_objects(labels)
-    ordered = sorted(rows.keys() | (found or {}).keys())
 
     def sweep(stamp: int) -> Sweep:
         if stamp not in rows:
@@ -618,13 +618,7 @@ def _waymo_scans(clouds: Path) -> list[Callable[[], PublishedScan]]:
         pose = _transform(rows[stamp], f"{motion}, {STAMP} {stamp}")
         return Sweep(stamp * 1e-6, pose, partial(_waymo_points, clouds, stamp, pose, lasers))
 
-    def scan(place: int) -> PublishedScan:
-        stamp = ordered[place]
-        objects = None if found is None else [make() for make in found.get(stamp, ())]
-        earlier = map(sweep, reversed(ordered[:place]))
-        return PublishedScan(scan_name(clouds.stem, stamp), sweep(stamp), earlier, objects)
-
-    return [partial(scan, place) for place in range(len(ordered))]
+    return _in_order(partial(scan_name, clouds.stem), rows, sweep, found, _waymo_object)
 
 
 def _transform(values: Any, place: str) -> np.ndarray:
@@ -656,16 +650,16 @@ def _waymo_lasers(path: Path) -> dict[int, tuple[np.ndarray, Callable[[int], np.
     }
 
 
-def _waymo_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
+def _waymo_objects(path: Path) -> dict[int, list[tuple]]:
     numbers = [f"center.{axis}" for axis in "xyz"] + [f"size.{axis}" for axis in "xyz"]
     keys = [f"[LiDARBoxComponent].box.{name}" for name in (*numbers, "heading")]
     keys = [STAMP, "key.laser_object_id", "[LiDARBoxComponent].type", *keys]
-    found: dict[int, list[Callable[[], Cuboid]]] = {}
+    found: dict[int, list[tuple]] = {}
     for stamp, track, kind, *box in zip(*read_columns(path, keys), strict=True):
         place = f"{path}, {STAMP} {stamp}, laser_object_id {track}"
         name = WAYMO_TYPES[int(kind)] if kind in range(len(WAYMO_TYPES)) else str(kind)
-        maker = partial(_waymo_object, [float(value) for value in box], name, str(track), place)
-        found.setdefault(int(stamp), []).append(maker)
+        entry = [float(value) for value in box], name, str(track), place
+        found.setdefault(int(stamp), []).append(entry)
     return found
 
 

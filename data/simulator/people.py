@@ -88,10 +88,8 @@ CRANK = (-0.1, 0.28)  # of a bicycle, from its middle and over the ground, metre
 
 def _choice(**shares: float) -> Callable[[float], str]:
     """Which name a random number from 0 to 1 stands for; the sum of the shares is one."""
-    names, ends = (
-        [name.replace("_", " ") for name in shares],
-        list(accumulate(shares.values()))[:-1],
-    )
+    names = [name.replace("_", " ") for name in shares]
+    ends = list(accumulate(shares.values()))[:-1]
     return lambda u: names[bisect(ends, u)]
 
 

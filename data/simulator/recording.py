@@ -144,9 +144,7 @@ def record(
 
 
 def _lying(
-    where: type[InHills],
-    make: Callable[[np.random.Generator], Street],
-    rng: np.random.Generator,
+    where: type[InHills], make: Callable[[np.random.Generator], Street], rng: np.random.Generator
 ) -> Street:
     return make(where(rng.bit_generator))
 

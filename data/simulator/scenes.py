@@ -48,11 +48,7 @@ LINE_WIDTH = 0.14  # of painted lines, metres
 
 
 def make_ground(
-    rng: np.random.Generator,
-    sides: tuple[Side, Side],
-    lines: list[float],
-    yaw: float,
-    bend: float,
+    rng: np.random.Generator, sides: tuple[Side, Side], lines: list[float], yaw: float, bend: float
 ) -> Ground:
     """Cross-section of both sides, the camber of the road, painted lines, hills and bumps."""
     right, left = sides

@@ -68,11 +68,7 @@ def draw_birds_eye(
 
 
 def draw_thumbnail(
-    shown: Shown,
-    colour_by: str,
-    view: View | None,
-    room: tuple[int, int],
-    captions: bool = False,
+    shown: Shown, colour_by: str, view: View | None, room: tuple[int, int], captions: bool = False
 ) -> np.ndarray:
     """The same without title, axes and legend, not larger than (width, height) pixels."""
     view = view or _whole(shown)

@@ -173,10 +173,7 @@ class Second(nn.Module):
         return voxelize(points, offsets, self.grid, self.max_points, cap, *memory)
 
     def index(
-        self,
-        voxels: Voxels,
-        fixed: Fixed = FREE,
-        clear_on: torch.cuda.Stream | None = None,
+        self, voxels: Voxels, fixed: Fixed = FREE, clear_on: torch.cuda.Stream | None = None
     ) -> Pyramid:
         """Voxels -> the sites of every level of the encoder and the kernel maps between them."""
         return self.encoder.index(voxels, fixed.rows, fixed.workspace, clear_on)
@@ -216,11 +213,7 @@ def build_second(config: Config) -> Second:
     )
     bev = model.bev
     backbone = BevBackbone(
-        encoder.bev_shape[0],
-        bev.layers,
-        bev.channels,
-        bev.strides,
-        bev.upsample_channels,
+        encoder.bev_shape[0], bev.layers, bev.channels, bev.strides, bev.upsample_channels
     )
     classes = len(config.classes)
     return Second(

@@ -18,14 +18,7 @@ import torch
 from millisecond.data.boxes import NamedDetections, points_in_boxes, wrap_angle
 from millisecond.data.metric.matching import box_iou
 from millisecond.detector.tracking.ego_motion import inverse, move_boxes
-from millisecond.detector.tracking.tracker import (
-    MEASURED,
-    STATE,
-    YAW,
-    Estimates,
-    assign,
-    distances,
-)
+from millisecond.detector.tracking.tracker import MEASURED, STATE, YAW, Estimates, assign, distances
 from millisecond.ops import iou_bev
 
 SAME = 0.3  # IoU from above, from which on boxes of one class in one scan are one object

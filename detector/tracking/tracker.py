@@ -222,11 +222,7 @@ class Tracker:
     """
 
     def __init__(
-        self,
-        birth_score: float = 0.5,
-        confirm: int = 2,
-        max_gap: float = 1.0,
-        coast: float = 0.15,
+        self, birth_score: float = 0.5, confirm: int = 2, max_gap: float = 1.0, coast: float = 0.15
     ):
         if not 0 <= birth_score <= 1:
             raise ValueError(f"birth_score: expected a score from 0 to 1, got {birth_score}")

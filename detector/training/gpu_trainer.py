@@ -71,11 +71,7 @@ class FusedAdamW(torch.optim.Optimizer):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        recipe: Recipe,
-        scaler: torch.amp.GradScaler,
-        ema: Ema | None,
+        self, model: nn.Module, recipe: Recipe, scaler: torch.amp.GradScaler, ema: Ema | None
     ):
         """recipe: all but the growth of the loss scale, which is the scaler's."""
         weights = list(model.parameters())

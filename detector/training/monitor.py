@@ -69,12 +69,7 @@ class Monitor:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        first_step: int,
-        validated: int,
-        total_steps: int,
-        epochs: int,
+        self, folder: Path, first_step: int, validated: int, total_steps: int, epochs: int
     ):
         log = Path(folder) / "log.jsonl"
         self._epochs, self._epoch = epochs, total_steps / epochs  # an epoch in steps

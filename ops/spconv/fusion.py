@@ -109,10 +109,7 @@ def run_of(found: Iterable[Modules | None], features: Tensor) -> list[Block]:
 
 
 def run(
-    blocks: Sequence[Block],
-    x: SparseConvTensor,
-    residual: Tensor | None = None,
-    relu: bool = True,
+    blocks: Sequence[Block], x: SparseConvTensor, residual: Tensor | None = None, relu: bool = True
 ) -> SparseConvTensor | None:
     """The result of the blocks, a ReLU after each; the last one adds the residual before its ReLU,
     or has none. None where a level has too few rows to be normalised, or a site twice."""

@@ -108,6 +108,7 @@ class Engine:
 
     trains, few = True, False
     index: Callable[[Any], Any] | None = None  # the map alone
+    layer: Any  # where it has one
     weight: Tensor  # a leaf, as the engine lays it out
 
     def __init__(self, case: Case):
@@ -123,7 +124,7 @@ class Engine:
 
     def convolve(self, x: Any) -> Tensor:
         """[N, C], in the order of `rows`."""
-        raise NotImplementedError
+        return self.layer(x).features
 
     def mapped(self, native: Any) -> Any:
         """A tensor with its map."""
@@ -134,10 +135,6 @@ class Engine:
     def rows(self, order: str) -> Tensor:
         """Rows of the case in the order of the outputs."""
         return self.case.given[order].rows
-
-    def as_ours(self, weight: Tensor) -> Tensor:
-        """The weight, or its gradient, as [V, C_in, C_out]."""
-        return weight if weight.ndim == 3 else weight.flatten(1, 3).permute(1, 2, 0)
 
 
 class Native(Engine):
@@ -150,9 +147,6 @@ class Native(Engine):
 
     def input(self, native: Any) -> SparseTensor:
         return SparseTensor(*native, self.case.shape, self.case.batch)
-
-    def convolve(self, x: SparseTensor) -> Tensor:
-        return self.layer(x).features
 
     def index(self, native: Any) -> Any:
         sites = self.input(native).sites
@@ -171,9 +165,6 @@ class Shim(Engine):
 
     def input(self, native: Any) -> spconv.SparseConvTensor:
         return spconv.SparseConvTensor(*native, list(self.case.shape), self.case.batch)
-
-    def convolve(self, x: spconv.SparseConvTensor) -> Tensor:
-        return self.layer(x).features
 
     def mapped(self, native: Any) -> spconv.SparseConvTensor:
         return self.layer(self.input(native)).replace_feature(native[0])
@@ -373,7 +364,7 @@ def as_ours(engine: Engine, work: Timed, results: list[Tensor]) -> list[Tensor]:
     """Results of a call in the case's order of rows and our order of weights."""
     rows = engine.rows(work.order)
     moved = [torch.empty_like(result).index_copy_(0, rows, result) for result in results[:2]]
-    return moved + [engine.as_ours(result) for result in results[2:]]
+    return moved + [w if w.ndim == 3 else w.flatten(1, 3).permute(1, 2, 0) for w in results[2:]]
 
 
 def compare(

@@ -12,13 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import millisecond.ops.spconv as ours
-from millisecond.ops.lab.spconv_networks import (
-    positional_encoding,
-    residual,
-    second,
-    stack,
-    unet,
-)
+from millisecond.ops.lab.spconv_networks import positional_encoding, residual, second, stack, unet
 from millisecond.ops.lab.timing import Times, by_turns, set_precision, timed
 from millisecond.ops.voxelize import Voxels
 from millisecond.tools.benchmarks.network import hardware

@@ -5,7 +5,9 @@ as the engine's users run it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -60,19 +62,13 @@ def peer_networks() -> dict[str, Callable[..., PeerNetwork]]:
 def available() -> dict[str, Callable[..., nn.Module]]:
     """Encoders of the peers that are installed, built from (sparse shape, layers); each takes
     voxels to the BEV map."""
-    found = {}
-    try:
-        import spconv.pytorch  # noqa: F401
-
+    found: dict[str, Callable[..., nn.Module]] = {}
+    with suppress(ImportError):
+        import_module("spconv.pytorch")
         found["spconv"] = SpconvEncoder
-    except ImportError:
-        pass
-    try:
-        import torchsparse.nn  # noqa: F401
-
+    with suppress(ImportError):
+        import_module("torchsparse.nn")
         found["torchsparse"] = TorchsparseEncoder
-    except ImportError:
-        pass
     return found
 
 
@@ -133,13 +129,10 @@ class TorchsparseEncoder(nn.Module):
         self.sparse_shape, self.tensor = sparse_shape, torchsparse.SparseTensor
         blocks = []
         for c_in, c_out, place in layers:
-            window = {}
+            kernel, window = 3, {}
             if not isinstance(place, int):
-                down = DOWNS[int(place[1]) - 1]
-                window = {"stride": down.stride, "padding": down.padding}
-                kernel = down.kernel_size
-            else:
-                kernel = 3
+                kernel, stride, padding, *_ = DOWNS[int(place[1]) - 1]
+                window = {"stride": stride, "padding": padding}
             blocks += [
                 spnn.Conv3d(c_in, c_out, kernel, bias=False, **window),
                 spnn.BatchNorm(c_out, eps=1e-3, momentum=0.01),

@@ -218,12 +218,7 @@ class Benchmark:
         gc.collect()
 
     def _latency(
-        self,
-        precision: str,
-        name: str,
-        scans: Scans,
-        call: Callable[[Tensor], object],
-        calls: int,
+        self, precision: str, name: str, scans: Scans, call: Callable[[Tensor], object], calls: int
     ) -> None:
         """Every call by the wall clock, over the scans in turn, the graphs made before."""
         samples, recordings = [], self._recordings(scans)
