@@ -39,10 +39,23 @@ class _SubM(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        sizes = self.NDIM, in_channels, out_channels, kernel_size, stride, padding, dilation
-        others: dict[str, Any] = {"algo": algo, "fp32_accum": fp32_accum, "name": name}
-        others |= {"indice_key": indice_key, "large_kernel_fast_algo": large_kernel_fast_algo}
-        super().__init__(*sizes, groups, bias, subm=True, **others)
+        super().__init__(
+            self.NDIM,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            subm=True,
+            indice_key=indice_key,
+            algo=algo,
+            fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
+            name=name,
+        )
 
 
 class _Strided(SparseConvolution):
@@ -68,11 +81,24 @@ class _Strided(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        sizes = self.NDIM, in_channels, out_channels, kernel_size, stride, padding, dilation
-        others: dict[str, Any] = {"algo": algo, "fp32_accum": fp32_accum, "name": name}
-        others |= {"indice_key": indice_key, "large_kernel_fast_algo": large_kernel_fast_algo}
-        others |= {"record_voxel_count": record_voxel_count, "transposed": self.TRANSPOSED}
-        super().__init__(*sizes, groups, bias, **others)
+        super().__init__(
+            self.NDIM,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            transposed=self.TRANSPOSED,
+            indice_key=indice_key,
+            algo=algo,
+            fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
+            record_voxel_count=record_voxel_count,
+            name=name,
+        )
 
 
 class _Transposed(_Strided):
@@ -98,10 +124,19 @@ class _Inverse(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        others: dict[str, Any] = {"algo": algo, "fp32_accum": fp32_accum, "name": name}
-        others |= {"indice_key": indice_key, "large_kernel_fast_algo": large_kernel_fast_algo}
-        sizes = self.NDIM, in_channels, out_channels, kernel_size
-        super().__init__(*sizes, bias=bias, inverse=True, **others)
+        super().__init__(
+            self.NDIM,
+            in_channels,
+            out_channels,
+            kernel_size,
+            bias=bias,
+            inverse=True,
+            indice_key=indice_key,
+            algo=algo,
+            fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
+            name=name,
+        )
 
 
 SubMConv1d, SubMConv2d, SubMConv3d, SubMConv4d = of_dimensions("SubMConv", _SubM)
