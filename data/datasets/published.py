@@ -158,8 +158,8 @@ def _in_order(
     found: Mapping[int, Sequence[tuple]] | None,
     make: Callable[..., Cuboid],
 ) -> list[Callable[[], PublishedScan]]:
-    """The scans of a recording by their times or numbers; `make` makes objects of what labels have
-    of each moment. Of a moment that is labelled, the cloud may be missing."""
+    """The scans of a recording by their times or numbers. found: the arguments of `make` for each
+    object, by moment; the cloud of a moment that has labels may be missing."""
     ordered = sorted({*moments, *(found or ())})
 
     def scan(place: int) -> PublishedScan:
