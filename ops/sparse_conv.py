@@ -180,6 +180,13 @@ def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
     return torch.ops.millisecond.pack_weight(weight, tf32_allowed())
 
 
+def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool) -> Tensor:
+    """[V, C_in, C_out] float32."""
+    return torch.ops.millisecond.conv_weight_gradient(
+        features, grad, table.neighbours, table.count, table.flipped, tf32
+    )
+
+
 @fake("conv")
 def _fake_conv(features, weight, transposed, neighbours, *_) -> Tensor:
     c_in, c_out = weight.shape[1:] if weight.ndim == 3 else (weight.shape[-1], weight.shape[0])

@@ -15,7 +15,7 @@ from millisecond.ops.lab.locations import kernel_map as searched
 from millisecond.ops.lab.pairs import PairMap, Pairs, fetch_on_demand, pair_map
 from millisecond.ops.library import extension as main_extension
 from millisecond.ops.rulebook import KernelMap, Table
-from millisecond.ops.sparse_conv import cast_by_autocast, check_conv
+from millisecond.ops.sparse_conv import cast_by_autocast, check_conv, gradient_of_weight
 from millisecond.ops.sparse_conv import sparse_conv as implicit_gemm
 
 
@@ -136,6 +136,4 @@ def _weight_gradient(features: Tensor, grad: Tensor, side: Side, flow: Flow) -> 
     if isinstance(side, Pairs) and dataflow.kind == "gather_scatter":
         return weight_gradient(features, grad, side, dataflow)
     table = Table(locate(side)) if isinstance(side, Locations) else side.table
-    return torch.ops.millisecond.conv_weight_gradient(
-        features, grad, table.neighbours, table.count, table.flipped, tf32
-    )
+    return gradient_of_weight(features, grad, table, tf32)
