@@ -28,15 +28,13 @@ from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap, Table
 
 MOST_BYTES = 1 << 27  # of a bitmap
-MOST_BYTES_A_SITE = 100  # of a bitmap of one level, as many as the site's row in a table has
 
 
 def too_large(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether the bitmap of levels of these shapes takes more memory than it saves time."""
     if not coords.is_cuda:
         return False
-    limit = MOST_BYTES if len(shapes) > 1 else min(MOST_BYTES, MOST_BYTES_A_SITE * len(coords))
-    return 4 * workspace_words(batch_size, shapes) > limit
+    return 4 * workspace_words(batch_size, shapes) > MOST_BYTES
 
 
 def strided_map(

@@ -23,8 +23,6 @@ def index(request, monkeypatch):
     """Kernel maps from the bitmap of the grid, and from its lines."""
     if request.param == "lines":
         monkeypatch.setattr(line_maps, "MOST_BYTES", 0)
-    else:
-        monkeypatch.setattr(line_maps, "MOST_BYTES_A_SITE", 1 << 20)
 
 
 def sites(seed, density=0.05, batch=3):
