@@ -249,14 +249,14 @@ ON_TENSOR_CORES = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("index", ["MOST_BYTES", "MOST_BYTES_A_SITE"])
+@pytest.mark.parametrize("bitmap", [0, line_maps.MOST_BYTES], ids=["lines", "bitmaps"])
 @pytest.mark.parametrize(
     ("shape", "kernel", "dilation", "channels"), CUBES + GROUPED + ON_TENSOR_CORES
 )
 @pytest.mark.parametrize("kind", [SubmanifoldConv, StridedConv, TransposedConv])
-def test_on_a_gpu(kind, shape, kernel, dilation, channels, index, dtype, monkeypatch):
+def test_on_a_gpu(kind, shape, kernel, dilation, channels, bitmap, dtype, monkeypatch):
     """As on a CPU in float64, with maps from lines and from bitmaps, and with a kept weight."""
-    monkeypatch.setattr(line_maps, index, 0 if index == "MOST_BYTES" else 1 << 20)
+    monkeypatch.setattr(line_maps, "MOST_BYTES", bitmap)
     layer, x = case_of(kind, shape, kernel, dilation, channels)
     layer, x = layer.to(dtype), x.replace(x.features.to(dtype))
     wide, rows = copy.deepcopy(layer).double(), x.features.double().requires_grad_()
