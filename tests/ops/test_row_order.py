@@ -151,9 +151,13 @@ def test_a_convolution_gives_the_same_bits_in_any_order(dtype, rows, c_in, c_out
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("tf32")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_convolution_of_many_rows_gives_the_same_bits_in_any_order(dtype):
-    check_any_order(moved(random_table(70001, 27, 1)), dtype, 128, 256)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("volume", "c_out"), [(27, 128), (27, 256), (27, 384), (54, 512)])
+def test_a_convolution_of_many_rows_gives_the_same_bits_in_any_order(dtype, volume, c_out):
+    """Also where a block has two panels of 128 channels."""
+    table = moved(random_table(70001, volume, 1))
+    check_any_order(table, dtype, 128, c_out)
+    check_any_order(table._replace(count=torch.tensor([69000]).int().cuda()), dtype, 128, c_out)
 
 
 @pytest.mark.gpu

@@ -58,33 +58,6 @@ __device__ __forceinline__ void supply(const HeadJob& p, const Tiling& tiling, B
   supply.finish();
 }
 
-// Adds the products of `steps` steps to the sums of all channels of a panel. lines: where this group's rows of
-// step i lie in shared memory.
-template <typename T, int ROWS, typename LinesOf>
-__device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
-                                               Barriers& barriers, Position& at, LinesOf lines_of) {
-  int before = -1, step = 0;
-  do {
-    barrier_wait(&barriers.full[at.stage], at.phase);
-    const uint64_t a = matrix_descriptor(ring.weights + at.stage * WEIGHT_BYTES);
-    const uint64_t half = (WEIGHT_BYTES / 2) >> 4;
-    const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
-    products_begin();
-#pragma unroll
-    for (int k = 0; k < LINE / 32; ++k) {
-      Product<T, ROWS>::add(sum[0], a + 2 * k, b + 2 * k);
-      Product<T, ROWS>::add(sum[1], a + half + 2 * k, b + 2 * k);
-    }
-    products_commit();
-    products_wait<1>();
-    if (before >= 0) barriers.release(before);
-    before = at.stage;
-    at.advance(ring.stages);
-  } while (++step < steps);
-  products_wait<0>();
-  barriers.release(before);
-}
-
 // Of the channels of a thread's sums in both halves of a panel. Read early: products hide the latency.
 struct HalfBiases {
   float of[2][2];

@@ -291,17 +291,23 @@ cudaError_t launch_ordered(const ConvolutionArguments& p, cudaStream_t stream) {
 
 // Tiles take unequal time; the first ones have the most offsets, and CTAs on a multiprocessor hide each other's
 // beginnings and ends. A row is summed as without an order.
+//
+// What a CTA reads comes from the second cache, and the cache decides the speed. A CTA of two panels reads a third
+// less for each product: each of its groups has a panel, and both read the same rows.
 
 namespace {
 
-constexpr int MANY_ROWS = 96, FEW_ROWS = 64;  // of a tile
+constexpr int MOST_ROWS = 128, MANY_ROWS = 96, FEW_ROWS = 64;  // of a tile
+
+template <int ROWS>
+constexpr int PANELS = ROWS == MOST_ROWS ? 2 : 1;  // of a CTA
 
 template <int ROWS>
 constexpr int STAGES = ROWS == MANY_ROWS ? 3 : 4;
 
 template <int ROWS>
 constexpr int ordered_bytes(int volume) {
-  return ALIGNMENT + STAGES<ROWS> * (WEIGHT_BYTES + ROWS * LINE) + volume * ROWS * 4;
+  return ALIGNMENT + STAGES<ROWS> * (PANELS<ROWS> * WEIGHT_BYTES + ROWS * LINE) + volume * ROWS * 4;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -346,9 +352,9 @@ __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Ring
                                        const TileRows<ROWS>& tile, int count, const int* sources) {
   const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
   const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  Supply<ROWS, sizeof(T) == 4> supply{ring, barriers};
+  Supply<ROWS, sizeof(T) == 4, PANELS<ROWS>> supply{ring, barriers, int64_t(slices) * volume};
   for (int slice = 0; slice < slices; ++slice) {
-    const int64_t first = (int64_t(blockIdx.x) * slices + slice) * volume;
+    const int64_t first = (int64_t(blockIdx.x) * PANELS<ROWS> * slices + slice) * volume;
     for (int k = 0; k < count; ++k) {
       const int v = tile.offsets[k];
       const int* const of_offset = sources + k * ROWS;
@@ -360,25 +366,42 @@ __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Ring
   supply.finish();
 }
 
+// channel0: the warp's first one.
+template <typename T, int ROWS>
+__device__ __forceinline__ void store(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int channel0,
+                                      const TileRows<ROWS>& tile) {
+  const auto row_of = [&](int line) { return tile.rows[line]; };
+  const Biases bias(p.bias, channel0);
+  if (p.residual || p.earlier || p.unrounded) {
+    store_tile<T, ROWS, false>(p, sum, bias, channel0, row_of);
+  } else {
+    store_tile<T, ROWS, true>(p, sum, bias, channel0, row_of);
+  }
+}
+
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ring& ring, Barriers& barriers,
                                          const TileRows<ROWS>& tile, int count) {
   Position at;
-  float sum[ROWS / 2] = {};
-  multiply_steps<T, ROWS>(sum, count * (p.c_in / SLICE_OF<T>), ring, barriers, at,
-                          [&](int, int stage) { return ring.lines + stage * ROWS * LINE; });
-  const auto row_of = [&](int line) { return tile.rows[line]; };
-  if (p.residual || p.earlier || p.unrounded) {
-    store_tile<T, ROWS, false>(p, sum, blockIdx.x, row_of);
+  const int steps = count * (p.c_in / SLICE_OF<T>), group = threadIdx.x / 128;
+  const auto lines_of = [&](int, int stage) { return ring.lines + stage * ROWS * LINE; };
+  if constexpr (PANELS<ROWS> == 2) {
+    float sum[2][ROWS / 2] = {};
+    multiply_panel<T, ROWS, 2>(sum, steps, ring, barriers, at, lines_of, group);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store<T, ROWS>(p, sum[half], channel_of_warp(2 * blockIdx.x + group, half), tile);
   } else {
-    store_tile<T, ROWS, true>(p, sum, blockIdx.x, row_of);
+    float sum[ROWS / 2] = {};
+    multiply_steps<T, ROWS>(sum, steps, ring, barriers, at, lines_of);
+    store<T, ROWS>(p, sum, channel_of_warp(blockIdx.x, group), tile);
   }
 }
 
 #endif
 
 template <typename T, int ROWS>
-__global__ void __launch_bounds__(WARPGROUP_THREADS, 2)
+__global__ void __launch_bounds__(WARPGROUP_THREADS, 2 / PANELS<ROWS>)
     conv_gathered_kernel(const __grid_constant__ ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
@@ -389,7 +412,7 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 2)
     barriers.init();
     Ring ring;
     ring.stages = STAGES<ROWS>;
-    ring.place(ROWS, shared);
+    ring.place(ROWS, shared, PANELS<ROWS>);
     int* const sources = reinterpret_cast<int*>(ring.rest);
     const int count = tile.load(p.table, n, sources);
     wait_for_previous_kernel(p.chained);
@@ -410,8 +433,17 @@ cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
   const int bytes = ordered_bytes<ROWS>(p.table.volume);
   const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
-  return launch_chained(kernel, p.chained, dim3(p.c_out / PANEL, divide_up(p.table.rows, ROWS)), WARPGROUP_THREADS,
-                        bytes, stream, p);
+  const dim3 grid(p.c_out / (PANELS<ROWS> * PANEL), divide_up(p.table.rows, ROWS));
+  return launch_chained(kernel, p.chained, grid, WARPGROUP_THREADS, bytes, stream, p);
+}
+
+// Of half types.
+template <typename T>
+cudaError_t launch_half(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  const int enough = 4 * multiprocessors, panels = p.c_out / PANEL;
+  if (panels % 2 == 0 && p.table.rows / MOST_ROWS * (panels / 2) >= enough) return launch<T, MOST_ROWS>(p, stream);
+  if (p.table.rows / MANY_ROWS * panels >= enough) return launch<T, MANY_ROWS>(p, stream);
+  return launch<T, FEW_ROWS>(p, stream);
 }
 
 }  // namespace
@@ -421,16 +453,15 @@ cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int
   // blocks, stages and look-ahead as measured (docs/performance.md)
   if (p.c_out == NARROW_PANEL) return launch_ordered<OrderedTile<float, NARROW_PANEL, 2, 3, 3, 1, 1>>(p, stream);
   // large tiles read the weights less often, small ones have fewer offsets and spread better
-  const int tiles = p.table.rows / MANY_ROWS * (p.c_out / PANEL);
-  const bool many = tiles >= 4 * multiprocessors;
   switch (precision) {
     case Precision::half:
-      return many ? launch<__half, MANY_ROWS>(p, stream) : launch<__half, FEW_ROWS>(p, stream);
+      return launch_half<__half>(p, multiprocessors, stream);
     case Precision::bfloat16:
-      return many ? launch<__nv_bfloat16, MANY_ROWS>(p, stream) : launch<__nv_bfloat16, FEW_ROWS>(p, stream);
+      return launch_half<__nv_bfloat16>(p, multiprocessors, stream);
     default:
-      return many ? launch_ordered<OrderedTile<float, PANEL, 2, 2, 4, 2, 2>>(p, stream)
-                  : launch<float, FEW_ROWS>(p, stream);
+      return p.table.rows / MANY_ROWS * (p.c_out / PANEL) >= 4 * multiprocessors
+                 ? launch_ordered<OrderedTile<float, PANEL, 2, 2, 4, 2, 2>>(p, stream)
+                 : launch<float, FEW_ROWS>(p, stream);
   }
 }
 

@@ -262,7 +262,8 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShar
                                          const TileRows& tile, Position& weights, Position& lines) {
   const int taps = tile.taps, groups = p.table.volume / taps * (p.c_in / SLICE_OF<T>);
   const int half = threadIdx.x / 128 * WEIGHT_BYTES / 2;
-  const Biases bias(p.bias ? p.bias + blockIdx.y * PANEL : nullptr);  // early: the products hide the latency
+  const int channel0 = channel_of_warp(blockIdx.y, threadIdx.x / 128);
+  const Biases bias(p.bias, channel0);  // early: the products hide the latency
   float sum[COLUMNS / 2] = {};
   int weights_before = -1, lines_before = -1, group = 0;
   do {  // at least once: else the compiler would write zeros for the case without a step between the products
@@ -287,7 +288,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShar
   } while (++group < groups);
   products_wait<0>();
   shared.release(weights_before, lines_before);
-  store_tile<T, COLUMNS, PLAIN>(p, sum, bias, blockIdx.y, [&](int column) { return tile.row[column]; });
+  store_tile<T, COLUMNS, PLAIN>(p, sum, bias, channel0, [&](int column) { return tile.row[column]; });
 }
 
 #endif

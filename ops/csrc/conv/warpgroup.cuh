@@ -25,13 +25,13 @@ constexpr int SHARED_BYTES = 200 * 1024;
 // The steps that are in shared memory.
 struct Ring {
   int stages;
-  uint32_t weights, lines;  // [stages][PANEL][LINE], [stages][rows of a tile][LINE]
+  uint32_t weights, lines;  // [stages][panels][PANEL][LINE], [stages][rows of a tile][LINE]
   unsigned char* rest;      // behind them, aligned
 
-  __device__ __forceinline__ void place(int rows, unsigned char* shared) {
+  __device__ __forceinline__ void place(int rows, unsigned char* shared, int panels = 1) {
     const uint32_t begin = shared_address(shared);
     weights = round_up(begin, uint32_t(ALIGNMENT));
-    lines = weights + stages * WEIGHT_BYTES;
+    lines = weights + stages * panels * WEIGHT_BYTES;
     rest = shared + (lines + stages * rows * LINE - begin);
   }
 };
@@ -91,22 +91,26 @@ constexpr int UNDER_WAY = ROWS > 128  ? 1
                                       : 4;
 
 // Brings the weights and the rows of step after step to shared memory: the gatherers. ROUND: floats to tf32, which
-// keeps the error unbiased; the weights are rounded already.
-template <int ROWS, bool ROUND = false>
+// keeps the error unbiased; the weights are rounded already. PANELS: of weights in a step.
+template <int ROWS, bool ROUND = false, int PANELS = 1>
 struct Supply {
   static constexpr int LINES = GATHERERS / 8;  // eight threads copy a line
 
   const Ring& ring;
   Barriers& barriers;
-  int pending = 0;  // steps whose rows may be under way
+  int64_t of_panel = 0;  // steps of a panel's weights
+  int pending = 0;       // steps whose rows may be under way
   Position at = {}, arrived = {};
 
   // One thread: the weights of a step.
   __device__ __forceinline__ void fetch(const void* weights, int64_t step, int stage) {
-    barrier_expect(&barriers.full[stage], WEIGHT_BYTES);
-    copy_announced(ring.weights + stage * WEIGHT_BYTES,
-                   static_cast<const unsigned char*>(weights) + step * WEIGHT_BYTES, WEIGHT_BYTES,
-                   &barriers.full[stage]);
+    barrier_expect(&barriers.full[stage], PANELS * WEIGHT_BYTES);
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel) {
+      copy_announced(ring.weights + (stage * PANELS + panel) * WEIGHT_BYTES,
+                     static_cast<const unsigned char*>(weights) + (step + panel * of_panel) * WEIGHT_BYTES,
+                     WEIGHT_BYTES, &barriers.full[stage]);
+    }
   }
 
   // A step with `weights` at `step`. row_of(i): a row of `from`, -1: zeros, for line i; none are read without
@@ -185,6 +189,33 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps
   barriers.release(before);
 }
 
+// The same for all channels of a panel, in two halves: each group has its own panel or its own rows. panel: the
+// group's in a step.
+template <typename T, int ROWS, int PANELS = 1, typename LinesOf>
+__device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
+                                               Barriers& barriers, Position& at, LinesOf lines_of, int panel = 0) {
+  int before = -1, step = 0;
+  do {
+    barrier_wait(&barriers.full[at.stage], at.phase);
+    const uint64_t a = matrix_descriptor(ring.weights + (at.stage * PANELS + panel) * WEIGHT_BYTES);
+    const uint64_t half = (WEIGHT_BYTES / 2) >> 4;
+    const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < LINE / 32; ++k) {
+      Product<T, ROWS>::add(sum[0], a + 2 * k, b + 2 * k);
+      Product<T, ROWS>::add(sum[1], a + half + 2 * k, b + 2 * k);
+    }
+    products_commit();
+    products_wait<1>();
+    if (before >= 0) barriers.release(before);
+    before = at.stage;
+    at.advance(ring.stages);
+  } while (++step < steps);
+  products_wait<0>();
+  barriers.release(before);
+}
+
 // The number that is added to a sum besides the bias. at: index of its element in the result.
 template <typename T>
 __device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at) {
@@ -194,24 +225,28 @@ __device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at
   return more;
 }
 
-// Of the channels of a thread's sums, in a panel whose biases are given, or null.
+// The first of the 16 channels that a warp has in a half of a panel.
+__device__ __forceinline__ int channel_of_warp(int panel, int half) {
+  return panel * PANEL + half * (PANEL / 2) + threadIdx.x / WARP % 4 * 16;
+}
+
+// Of the channels of a thread's sums, the warp's first one is given; zero where there are none.
 struct Biases {
   float of[2];
 
-  __device__ __forceinline__ explicit Biases(const float* panel) {
-    const int channel0 = threadIdx.x / WARP * 16, g = threadIdx.x % WARP / 4;
+  __device__ __forceinline__ Biases(const float* biases, int channel0) {
+    const int g = threadIdx.x % WARP / 4;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) of[h] = panel ? __ldg(panel + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
+    for (int h = 0; h < 2; ++h) of[h] = biases ? __ldg(biases + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
   }
 };
 
-// Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. row_of(i): of line i, -1: none.
-// PLAIN: there is nothing but a bias to add, and all sums go to `out`.
+// Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. channel0: the warp's first one.
+// row_of(i): of line i, -1: none. PLAIN: there is nothing but a bias to add, and all sums go to `out`.
 template <typename T, int ROWS, bool PLAIN, typename RowOf>
 __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2],
-                                           const Biases& bias, int panel, RowOf row_of) {
+                                           const Biases& bias, int channel0, RowOf row_of) {
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
-  const int channel0 = panel * PANEL + threadIdx.x / WARP * 16;
   T* const out = static_cast<T*>(p.out);
 #pragma unroll
   for (int i = 0; i < ROWS / 8; ++i) {
@@ -240,13 +275,6 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
       }
     }
   }
-}
-
-// The same with the biases read now.
-template <typename T, int ROWS, bool PLAIN, typename RowOf>
-__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
-                                           RowOf row_of) {
-  store_tile<T, ROWS, PLAIN>(p, sum, Biases(p.bias ? p.bias + panel * PANEL : nullptr), panel, row_of);
 }
 
 #endif
