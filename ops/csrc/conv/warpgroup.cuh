@@ -216,15 +216,6 @@ __device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int st
   barriers.release(before);
 }
 
-// The number that is added to a sum besides the bias. at: index of its element in the result.
-template <typename T>
-__device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at) {
-  float more = 0.0f;
-  if (p.residual) more += to_float(static_cast<const T*>(p.residual)[at]);
-  if (p.earlier) more += p.earlier[at];
-  return more;
-}
-
 // The first of the 16 channels that a warp has in a half of a panel.
 __device__ __forceinline__ int channel_of_warp(int panel, int half) {
   return panel * PANEL + half * (PANEL / 2) + threadIdx.x / WARP % 4 * 16;
@@ -241,38 +232,69 @@ struct Biases {
   }
 };
 
+// Four channels of a row of floats, or of a half type as floats.
+__device__ __forceinline__ float4 four_at(const float* from) { return *reinterpret_cast<const float4*>(from); }
+
+template <typename T>
+__device__ __forceinline__ float4 four_at(const T* from) {
+  const uint2 words = *reinterpret_cast<const uint2*>(from);
+  const T* const four = reinterpret_cast<const T*>(&words);
+  return {to_float(four[0]), to_float(four[1]), to_float(four[2]), to_float(four[3])};
+}
+
+__device__ __forceinline__ void add_to(float (&sum)[4], float4 four) {
+  sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
+}
+
+// Stores four channels of a row with all that is added to them. at: index of the first one in the result.
+template <typename T>
+__device__ __forceinline__ void store_four(const ConvolutionArguments& p, float (&sum)[4], int64_t at) {
+  float more[4] = {};
+  if (p.residual) add_to(more, four_at(static_cast<const T*>(p.residual) + at));
+  if (p.earlier) add_to(more, four_at(p.earlier + at));
+  add_to(sum, {more[0], more[1], more[2], more[3]});
+  if (p.unrounded) {
+    *reinterpret_cast<float4*>(p.unrounded + at) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  } else if constexpr (sizeof(T) == 4) {
+    for (float& value : sum) value = p.relu && value < 0.0f ? 0.0f : value;
+    *reinterpret_cast<float4*>(static_cast<T*>(p.out) + at) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  } else {
+    *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + at) =
+        make_uint2(rounded<T>(sum[0], sum[1], p.relu), rounded<T>(sum[2], sum[3], p.relu));
+  }
+}
+
 // Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. channel0: the warp's first one.
 // row_of(i): of line i, -1: none. PLAIN: there is nothing but a bias to add, and all sums go to `out`.
 template <typename T, int ROWS, bool PLAIN, typename RowOf>
 __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2],
                                            const Biases& bias, int channel0, RowOf row_of) {
-  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
-  T* const out = static_cast<T*>(p.out);
+  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4, odd = g % 2;
 #pragma unroll
   for (int i = 0; i < ROWS / 8; ++i) {
-    uint32_t four[2];
+    if constexpr (PLAIN && sizeof(T) == 2) {
+      uint32_t four[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float pair[2] = {sum[4 * i + 2 * h] + bias.of[h], sum[4 * i + 2 * h + 1] + bias.of[h]};
-#pragma unroll
-      for (int k = 0; (!PLAIN || sizeof(T) == 4) && k < 2; ++k) {
-        const int row = row_of(i * 8 + 2 * j + k);
-        const int64_t at = int64_t(row) * p.c_out + channel0 + channel_of_line(g + 8 * h);
-        if (row < 0) continue;
-        if (!PLAIN) pair[k] += added<T>(p, at);
-        if (!PLAIN && p.unrounded) {
-          p.unrounded[at] = pair[k];
-        } else if constexpr (sizeof(T) == 4) {
-          out[at] = p.relu && pair[k] < 0.0f ? 0.0f : pair[k];
-        }
+      for (int h = 0; h < 2; ++h) {
+        four[h] = transposed_8x8(
+            rounded<T>(sum[4 * i + 2 * h] + bias.of[h], sum[4 * i + 2 * h + 1] + bias.of[h], p.relu));
       }
-      if constexpr (sizeof(T) == 2) four[h] = transposed_8x8(rounded<T>(pair[0], pair[1], p.relu));
-    }
-    if constexpr (sizeof(T) == 2) {  // four channels of a row per thread
       const int to = row_of(i * 8 + g);
-      if (to >= 0 && (PLAIN || !p.unrounded)) {
-        *reinterpret_cast<uint2*>(out + int64_t(to) * p.c_out + channel0 + 4 * j) = make_uint2(four[0], four[1]);
+      if (to < 0) continue;
+      T* const out = static_cast<T*>(p.out) + int64_t(to) * p.c_out + channel0 + 4 * j;
+      *reinterpret_cast<uint2*>(out) = make_uint2(four[0], four[1]);
+    } else {
+      // two lanes have every other one of four channels of two rows; then each has all of one row
+      float four[4];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float first = sum[4 * i + 2 * h] + bias.of[h], second = sum[4 * i + 2 * h + 1] + bias.of[h];
+        const float other = __shfl_xor_sync(FULL_WARP, odd ? first : second, 4);
+        four[2 * h] = odd ? other : first;
+        four[2 * h + 1] = odd ? second : other;
       }
+      const int to = row_of(i * 8 + 2 * j + odd);
+      if (to >= 0) store_four<T>(p, four, int64_t(to) * p.c_out + channel0 + g / 2 * 4);
     }
   }
 }
