@@ -187,9 +187,9 @@ struct RowOrder {
   int32_t* order;
 };
 
-// Bytes of its workspace, aligned to 16.
-int64_t row_order_workspace(const RowOrder& p);
+// Of tables with the same rows and segments: bytes of the workspace, aligned to 16.
+int64_t row_orders_workspace(const RowOrder* tables, int count);
 
-cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream);
+cudaError_t row_orders(const RowOrder* tables, int count, void* workspace, cudaStream_t stream);
 
 }  // namespace millisecond

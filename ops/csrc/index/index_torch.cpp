@@ -313,16 +313,14 @@ Tensor order_of_rows(const Tensor& neighbours, const std::optional<Tensor>& coun
   Tensor order = empty({2 * pieces, table.rows}, neighbours.options());
   const auto rows = static_cast<int32_t>(std::min<int64_t>(segment, INT32_MAX / 1024 * 1024));
   std::vector<RowOrder> parts;
-  int64_t bytes = 0;
   for (int piece = 0; piece < pieces; ++piece) {
     const OffsetTable part = cut(table, piece, pieces);
     parts.push_back({part.neighbours, part.count, part.stride, part.rows, part.volume, rows,
                      order.data_ptr<int>() + int64_t(piece) * 2 * part.rows});
-    bytes = std::max(bytes, row_order_workspace(parts.back()));
   }
   Scratch scratch(neighbours);
-  void* const workspace = scratch(bytes);
-  for (const RowOrder& part : parts) check(row_order(part, workspace, stream()), "row_order");
+  void* const workspace = scratch(row_orders_workspace(parts.data(), pieces));
+  check(row_orders(parts.data(), pieces, workspace, stream()), "row_order");
   return order;
 }
 

@@ -17,9 +17,11 @@ constexpr int RUN_BITS = 10, RUN = 1 << RUN_BITS;  // rows that a block sorts, o
 constexpr int DECIDING = 4;                        // offsets of a row that decide on its bin
 constexpr int MAX_VOLUME = 31;
 constexpr int SCANNERS = 1024, WARPS = SCANNERS / WARP;
-constexpr int GROUP = 4 * WARP;  // bins that a block scans, four per lane
-constexpr int MAX_GROUPS = 288;  // enough for 31 offsets
-constexpr int BATCH = 4;         // loads in flight
+constexpr int GROUP = 4 * WARP;           // bins that a block scans, four per lane
+constexpr int MAX_GROUPS = 288;           // enough for 31 offsets
+constexpr int BATCH = 4;                  // loads in flight
+constexpr int MOST_TABLES = 8;            // of a launch
+constexpr int64_t MOST_BYTES = 64 << 20;  // of their workspace, but for a single table's
 
 // Number of words of `bits` bits with at most `most` set.
 __host__ __device__ constexpr int words(int bits, int most) {
@@ -46,6 +48,17 @@ struct Workspace {
 // How rare each offset is: offset v is bit ranks[v] of a word, and the rarest offsets are the highest bits.
 struct Ranks {
   uint8_t of[MAX_VOLUME];
+};
+
+struct Part {
+  RowOrder table;
+  Ranks ranks;
+  Workspace workspace;
+};
+
+// Tables with the same rows and segments.
+struct Parts {
+  Part of[MOST_TABLES];
 };
 
 // ---- bins ------------------------------------------------------------------------------------------------------
@@ -123,13 +136,16 @@ __device__ __forceinline__ int keys_before(const uint32_t* keys, uint32_t key) {
   return low;
 }
 
-__global__ void __launch_bounds__(RUN) sort_runs_kernel(const RowOrder p, const Ranks ranks, const Workspace w) {
+__global__ void __launch_bounds__(RUN) sort_runs_kernel(const __grid_constant__ Parts parts) {
   __shared__ uint32_t shared[2][RUN];
+  const Part& part = parts.of[blockIdx.y];
+  const RowOrder& p = part.table;
+  const Workspace& w = part.workspace;
   const int thread = threadIdx.x, begin = blockIdx.x * RUN, rows = min(RUN, p.rows - begin);
   int32_t* const counts = w.places + int64_t(blockIdx.x) * w.bins;
   for (int i = thread; i < w.bins / 4; i += RUN) reinterpret_cast<int4*>(counts)[i] = {0, 0, 0, 0};
   // a key ends with its row, so rows of a bin stay in their order; threads without a row come last
-  const uint32_t of_row = thread < rows ? bin_of(p, ranks, begin + thread) : w.bins;
+  const uint32_t of_row = thread < rows ? bin_of(p, part.ranks, begin + thread) : w.bins;
   const uint32_t* const keys = sort_keys(of_row << RUN_BITS | thread, shared);
   if (thread >= rows) return;
   const uint32_t key = keys[thread], bin = key >> RUN_BITS;
@@ -163,9 +179,11 @@ __device__ __forceinline__ void for_runs(int4* counts, int64_t stride, int begin
 
 // The counts of a group of bins in a segment become places: of bins one after another, each with its rows run by
 // run.
-__global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w) {
+__global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const __grid_constant__ Parts parts) {
   __shared__ int4 sums[WARPS][WARP];
   __shared__ int of_warp[GROUP / WARP];
+  const Workspace& w = parts.of[blockIdx.z].workspace;
+  if (int(blockIdx.y) >= w.groups) return;
   const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
   int4* const counts = reinterpret_cast<int4*>(w.places) + blockIdx.y * WARP + lane;
   const int first = blockIdx.x * w.runs_of_segment, runs = min(w.runs_of_segment, w.runs - first);
@@ -200,8 +218,10 @@ __global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w)
   });
 }
 
-__global__ void __launch_bounds__(RUN) place_rows_kernel(const RowOrder p, const Workspace w) {
+__global__ void __launch_bounds__(RUN) place_rows_kernel(const __grid_constant__ Parts parts) {
   __shared__ int of_group[MAX_GROUPS];
+  const RowOrder& p = parts.of[blockIdx.y].table;
+  const Workspace& w = parts.of[blockIdx.y].workspace;
   const int row = blockIdx.x * RUN + threadIdx.x;
   uint32_t bin = 0;
   int place = 0;
@@ -261,19 +281,51 @@ Ranks ranks_of(int volume) {
   return ranks;
 }
 
-}  // namespace
-
-int64_t row_order_workspace(const RowOrder& p) {
+int64_t bytes_of(const RowOrder& p) {
   const Workspace w = workspace_of(p, nullptr);
-  return (int64_t(w.runs) * w.bins + w.segments * w.groups + p.rows) * sizeof(int32_t);
+  const int64_t numbers = int64_t(w.runs) * w.bins + w.segments * w.groups + p.rows;
+  return round_up(numbers * int64_t(sizeof(int32_t)), int64_t(16));
 }
 
-cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream) {
-  if (p.rows == 0) return cudaSuccess;
-  const Workspace w = workspace_of(p, workspace);
-  sort_runs_kernel<<<w.runs, RUN, 0, stream>>>(p, ranks_of(p.volume), w);
-  scan_group_kernel<<<dim3(w.segments, w.groups), SCANNERS, 0, stream>>>(w);
-  place_rows_kernel<<<w.runs, RUN, 0, stream>>>(p, w);
+// Tables that share a launch.
+int together(const RowOrder* tables, int count) {
+  int number = 0;
+  int64_t bytes = 0;
+  while (number < std::min(count, MOST_TABLES) && (bytes += bytes_of(tables[number])) <= MOST_BYTES) ++number;
+  return std::max(number, 1);
+}
+
+}  // namespace
+
+int64_t row_orders_workspace(const RowOrder* tables, int count) {
+  int64_t most = 0;
+  for (int first = 0, number; first < count; first += number) {
+    number = together(tables + first, count - first);
+    int64_t bytes = 0;
+    for (int i = 0; i < number; ++i) bytes += bytes_of(tables[first + i]);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+cudaError_t row_orders(const RowOrder* tables, int count, void* workspace, cudaStream_t stream) {
+  if (count == 0 || tables[0].rows == 0) return cudaSuccess;
+  for (int first = 0, number; first < count; first += number) {
+    number = together(tables + first, count - first);
+    Parts parts;
+    unsigned char* memory = static_cast<unsigned char*>(workspace);
+    int groups = 0;
+    for (int i = 0; i < number; ++i) {
+      const RowOrder& p = tables[first + i];
+      parts.of[i] = {p, ranks_of(p.volume), workspace_of(p, memory)};
+      memory += bytes_of(p);
+      groups = std::max(groups, parts.of[i].workspace.groups);
+    }
+    const Workspace& w = parts.of[0].workspace;
+    sort_runs_kernel<<<dim3(w.runs, number), RUN, 0, stream>>>(parts);
+    scan_group_kernel<<<dim3(w.segments, groups, number), SCANNERS, 0, stream>>>(parts);
+    place_rows_kernel<<<dim3(w.runs, number), RUN, 0, stream>>>(parts);
+  }
   return cudaGetLastError();
 }
 
