@@ -146,8 +146,8 @@ def stage_points(
     staged[0] rises, so that a `load_points` that already runs on a GPU can copy this piece.
 
     Several threads copy large clouds. finish: False returns at once, and other threads may have
-    begun by then. The next call with the same `staged` copies the rest first; until then the clouds
-    must not change.
+    begun by then. The next call with the same `staged` copies the rest first; until then nobody may
+    change the clouds or `staged`.
     """
     # whether the memory is pinned is not asked: that takes as long as to copy a piece
     if torch.cuda.is_initialized():

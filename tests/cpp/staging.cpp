@@ -39,6 +39,11 @@ void require(bool holds, const char* what) {
   _exit(1);
 }
 
+int threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task"), end;
+  return static_cast<int>(std::distance(tasks, end));
+}
+
 // Clouds in the caller's memory, and the bytes that must be in pinned memory.
 struct Case {
   int channels, before;
@@ -91,7 +96,7 @@ struct Case {
 
   void require_all() {
     require(staged == total(), "the number of points at the end");
-    for (std::vector<char>& source : sources) std::fill(source.begin(), source.end(), FREE);  // they are the caller's
+    for (std::vector<char>& source : sources) std::fill(source.begin(), source.end(), FREE);  // the caller's again
     wanted.resize(memory.size(), FREE);
     require(memory == wanted, "the points, or what lies behind them");
   }
@@ -158,14 +163,15 @@ void stage_in_forks(int forks) {
 }  // namespace
 
 int main(int, char** arguments) {
+  std::thread([] {}).join();  // a check for races may begin a thread of its own by then
+  const int threads_before = threads();
   cores_told = std::atoi(arguments[1]);
   const unsigned seed = std::atoi(arguments[2]);
   const int rounds = std::atoi(arguments[3]);
   std::vector<std::thread> callers;
   for (unsigned i = 0; i < 3; ++i) callers.emplace_back(stage_many, seed * 3 + i, rounds);
   for (std::thread& caller : callers) caller.join();
-  const std::filesystem::directory_iterator tasks("/proc/self/task"), end;
-  std::printf("%d threads, early:", int(std::distance(tasks, end)));
+  std::printf("%d helpers, early:", threads() - threads_before);
   for (int bytes : {LARGE - 16, LARGE, 4 << 20}) std::printf(" %d", comes_early(bytes));
   std::printf("\n");
   stage_in_forks(rounds);

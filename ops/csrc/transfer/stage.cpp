@@ -21,8 +21,8 @@ namespace {
 // The GPU reads a piece while the host copies the next. Smaller pieces cost more signals. With larger pieces the
 // GPU waits longer for the last one.
 constexpr int64_t PIECE_BYTES = 32 << 10;
-// Clouds from this size on are copied by several threads. To wake one costs the caller 5 us, and it copies 20 to 40 us
-// later. By then the caller alone has copied most of a smaller cloud, at 7 GB/s.
+// Clouds from this size on are copied by several threads. To wake one costs the caller 5 us, and it copies 20 to
+// 40 us later. By then the caller alone has copied most of a smaller cloud, at 7 GB/s.
 constexpr int64_t LARGE_BYTES = 256 << 10;
 constexpr int MOST_HELPERS = 3;
 
@@ -69,11 +69,13 @@ struct Piece {
 struct Staging::Copying {
   const Pinned to;
   std::vector<Piece> pieces;
-  int end;             // points that are there after the last piece
+  int end;              // points that are there after the last piece
   bool shared = false;  // other threads may copy pieces
   std::atomic<size_t> taken{0};
+  std::atomic<int> there;  // points that are, again: the GPU keeps the line of the other number busy
 
-  Copying(const Pinned& pinned, const std::vector<Cloud>& clouds) : to(pinned), end(pinned.staged->load()) {
+  Copying(const Pinned& pinned, const std::vector<Cloud>& clouds)
+      : to(pinned), end(pinned.staged->load()), there(end) {
     const int64_t most = std::max<int64_t>(PIECE_BYTES / to.point_bytes, 1);
     for (const Cloud& cloud : clouds) {
       Records from = cloud.points;
@@ -88,7 +90,7 @@ struct Staging::Copying {
 
   bool large() const { return !pieces.empty() && (end - pieces[0].first) * to.point_bytes >= LARGE_BYTES; }
 
-  void bring(const Piece& piece) const {
+  void bring(const Piece& piece) {
     char* const place = to.points + piece.first * to.point_bytes;
     const char* const from = static_cast<const char*>(piece.from.from);
     const int64_t count = piece.last - piece.first;
@@ -99,11 +101,12 @@ struct Staging::Copying {
     }
     wait_for(piece.first);
     to.staged->store(piece.last, std::memory_order_release);  // the copy comes before it
+    there.store(piece.last, std::memory_order_release);
   }
 
   // Until all points before this one are there, which other threads copy. They may have lost their core.
   void wait_for(int point) const {
-    for (int turn = 0; to.staged->load(std::memory_order_acquire) < point; ++turn) {
+    for (int turn = 0; there.load(std::memory_order_acquire) < point; ++turn) {
       turn < 1000 ? pause() : std::this_thread::yield();
     }
   }
@@ -116,8 +119,8 @@ struct Staging::Copying {
 // Threads that sleep until there is a large cloud. Nobody waits for a thread that has not taken a piece.
 class Staging::Helpers {
  public:
-  // Null where this process has one core, or is a fork: its parent's threads are not there, and one of them may have
-  // held the lock.
+  // Null where this process has one core, or is a fork: its parent's threads are not there, and one of them may
+  // have held the lock.
   static Helpers* get() {
     static Helpers* const helpers = new Helpers;  // never freed: the threads use it until the process ends
     return helpers->there_ && helpers->process_ == getpid() ? helpers : nullptr;

@@ -64,8 +64,8 @@ void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const
     total += cloud.size(0);
   }
   TORCH_CHECK(total <= points.size(0), "points has room for ", points.size(0), ", the clouds need ", total);
-  auto begun = std::make_unique<Begun>(
-      std::move(used), Pinned{static_cast<char*>(points.data_ptr()), point_bytes, count}, parts);
+  auto begun = std::make_unique<Begun>(std::move(used),
+                                       Pinned{static_cast<char*>(points.data_ptr()), point_bytes, count}, parts);
   if (!finish) keep(count, std::move(begun));  // else it ends here
 }
 
