@@ -104,13 +104,14 @@ class FrameGraph:
         self._there[NOW] = 0
         before = busy or LAUNCHES_BLOCK
         with torch.cuda.stream(self._stream) if beside else nullcontext():
-            if before:
-                stage_points(ready, self._points, self._staged)
-            self._replay()
             try:
-                if not before:  # the GPU begins while the host still copies
-                    stage_points(ready, self._points, self._staged)
+                # other threads copy a large cloud while this one launches; the GPU need not wait
+                stage_points(ready, self._points, self._staged, before)
+                self._replay()
+                if not before:
+                    stage_points([], self._points, self._staged)
             except BaseException:  # an interrupt: nobody else may have this memory before the end
+                stage_points([], self._points, self._staged)
                 torch.cuda.synchronize(self._stream.device)
                 raise
             self._record()

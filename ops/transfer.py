@@ -140,14 +140,19 @@ def stage_points(
     clouds: Sequence[Tensor],  # [P_i, C] float32 each, on the host
     points: Tensor,  # [P, C] float32
     staged: Tensor,  # [2] int32
+    finish: bool = True,
 ) -> None:
     """Copies the clouds to `points`, behind the first staged[0], piece by piece. After each piece
     staged[0] rises, so that a `load_points` that already runs on a GPU can copy this piece.
+
+    Several threads copy large clouds. finish: False returns at once, and other threads may have
+    begun by then. The next call with the same `staged` copies the rest first; until then nobody may
+    change the clouds or `staged`.
     """
     # whether the memory is pinned is not asked: that takes as long as to copy a piece
     if torch.cuda.is_initialized():
         extension()
-        torch.ops.millisecond.stage_points(clouds, points, staged)  # it checks what it is given
+        torch.ops.millisecond.stage_points(clouds, points, staged, finish)  # it checks them
         return
     room = len(points) - sum(map(len, clouds))
     for number, cloud in enumerate(clouds):

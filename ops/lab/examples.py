@@ -604,6 +604,11 @@ def stage_points(scene: Scene) -> Iterator[Call]:
         ops.stage_points([points], pinned, staged)
 
     yield "points into pinned memory", stage
+    if scene.small:
+        points, pinned = torch.rand(40_000, 4), torch.zeros(40_000, 4).pin_memory()
+        staged.zero_()
+        ops.stage_points([points], pinned, staged, finish=False)
+        ops.stage_points([], pinned, staged)
 
 
 @example("collect")

@@ -234,6 +234,23 @@ def test_points_come_before_a_launch_that_blocks(weights, monkeypatch):
     assert calls == ["copy", "launch"]
 
 
+def test_a_launch_that_fails_leaves_the_cloud_to_its_owner(weights, monkeypatch):
+    detector = Detector.from_weights(weights, "cuda", "fp16")
+    points, copied = street(60_000, 1), []
+    expected, _ = detector.detect(points)
+
+    def failing(graph: FrameGraph) -> None:
+        copied.append(graph)
+        raise RuntimeError("no launch")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no launch"):
+        patch.setattr(FrameGraph, "_replay", failing)
+        detector.detect(points)
+    (staged,) = copied[0].clouds()
+    assert np.array_equal(staged, points) and copied[0]._there[frame_graph.NOW] == len(points)
+    assert_same(detector.detect(points)[0], expected)
+
+
 def test_clouds_of_any_layout(weights):
     detector = Detector.from_weights(weights, "cuda", "fp16")
     points = street(9000, 1)

@@ -31,7 +31,8 @@ def test_clouds_are_staged_one_behind_another():
     points, staged = torch.full((90, 5), 7.0), torch.zeros(2, dtype=torch.int32)
     stage_points(clouds[:2], points, staged)
     assert staged.tolist() == [3, 0]
-    stage_points(clouds[2:], points, staged)
+    stage_points(clouds[2:], points, staged, finish=False)
+    stage_points([], points, staged)
     assert staged.tolist() == [73, 0]
     assert torch.equal(points[:73], torch.cat(clouds)) and (points[73:] == 7).all()
 

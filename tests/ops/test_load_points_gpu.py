@@ -146,6 +146,42 @@ def test_points_that_come_while_the_kernel_waits(channels):
 
 
 @pytest.mark.parametrize("channels", [4, 5])
+def test_points_that_other_threads_begin_to_copy(channels):
+    """Large clouds and small ones; the kernel starts when some points are there."""
+    sizes = (60_000, 0, 900)
+    fresh, offsets = clouds(7, sizes, 1.0, 0.004, channels)
+    workspace = load_workspace(3, torch.device("cuda"))
+    for total in (sum(sizes), 900):
+        offsets.clamp_(max=total)
+        want = load_points(fresh, offsets, load_workspace(3, torch.device("cpu")))[0][:total]
+        points, staged = torch.zeros(fresh.shape, pin_memory=True), counter(0, 0)
+        for _ in range(20):
+            points.zero_()
+            staged.zero_()
+            parts = fresh[: total // 2].clone(), fresh[total // 2 : total].clone()
+            stage_points(parts, points, staged, finish=False)
+            staged[1] = int(staged[0])
+            loaded, _, late = load_points(points, offsets, workspace, staged)
+            stage_points([], points, staged)
+            assert staged[0] == total and torch.equal(
+                points[:total].nan_to_num(), fresh[:total].nan_to_num()
+            )
+            for part in parts:
+                part.fill_(7)  # they are the caller's again
+            assert not late.any() and not workspace.any()
+            assert torch.equal(loaded[:total].cpu().nan_to_num(), want.nan_to_num())
+
+
+def test_a_call_first_ends_what_the_last_one_began():
+    points, staged = torch.zeros(60_000, 4, pin_memory=True), counter(0, 0)
+    stage_points([torch.ones(50_000, 4)], points, staged, finish=False)
+    stage_points([torch.full((9000, 4), 2.0)], points, staged, finish=False)
+    assert staged[0] >= 50_000 and (points[:50_000] == 1).all()
+    stage_points([], points, staged)
+    assert staged.tolist() == [59_000, 0] and (points[50_000:59_000] == 2).all()
+
+
+@pytest.mark.parametrize("channels", [4, 5])
 @pytest.mark.parametrize("count", [0, 2000])
 def test_points_that_never_come_are_late(channels, count):
     points, offsets = clouds(6, (4000, 3000), 1.0, 0.004, channels)

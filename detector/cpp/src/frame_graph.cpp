@@ -83,8 +83,9 @@ void FrameGraph::begin(const Scans& scans, cudaStream_t stream) {
     launch();
   } else {  // the GPU begins while the host still copies
     staged_.get()[NOW] = 0;
+    const Staging staging({reinterpret_cast<char*>(points_.get()), point_bytes(), staged_.get() + NOW},
+                          {{from, count}});  // ends here, after a launch that failed too
     launch();
-    Staging{reinterpret_cast<char*>(points_.get()), point_bytes(), staged_.get() + NOW}.add(from, count);
   }
 }
 

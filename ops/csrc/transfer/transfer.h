@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "common.h"
 
@@ -39,13 +41,30 @@ struct Records {
 cudaError_t gather_points(const Records& records, int channels, int64_t count, float* to, cudaStream_t stream);
 
 // Pinned memory that the host fills while `load_points` already reads the staged points, batch after batch.
-struct Staging {
+struct Pinned {
   char* points;
   int64_t point_bytes;
   std::atomic<int>* staged;  // points that are there
+};
 
-  // Copies points behind the staged ones; `staged` rises with every piece.
-  void add(const Records& from, int64_t count) const;
+struct Cloud {
+  Records points;
+  int64_t count;
+};
+
+// A copy of clouds behind the staged points; `staged` rises with every piece. If the clouds are large, other
+// threads begin with it at once. Its end copies the rest: after it nothing reads the clouds.
+class Staging {
+ public:
+  Staging(const Pinned& to, const std::vector<Cloud>& clouds);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+ private:
+  struct Copying;
+  class Helpers;
+  std::shared_ptr<Copying> copying_;
 };
 
 // Small tensors of the device into pinned memory.

@@ -1,4 +1,8 @@
 // Between the host and the device: points, small results, and streams that are not torch's.
+#include <map>
+#include <memory>
+#include <mutex>
+
 #include "bindings/checks.h"
 #include "transfer/transfer.h"
 
@@ -19,24 +23,50 @@ int* staged_numbers(const Tensor& staged) {
   return staged.data_ptr<int>();
 }
 
-void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const Tensor& staged) {
+// A copy that has begun. It owns its tensors: whatever happens to the caller, no thread reads memory that is gone.
+struct Begun {
+  Begun(std::vector<Tensor> used, const Pinned& to, const std::vector<Cloud>& clouds)
+      : tensors(std::move(used)), staging(to, clouds) {}
+
+  const std::vector<Tensor> tensors;
+  const Staging staging;  // ends before they do
+};
+
+// Keeps a copy that has begun until the next call with the same counter, which ends it.
+void keep(const void* counter, std::unique_ptr<Begun> next) {
+  static std::mutex mutex;
+  static auto& begun = *new std::map<const void*, std::unique_ptr<Begun>>;
+  std::unique_ptr<Begun> before;  // it ends when the lock is free
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (const auto place = begun.find(counter); place != begun.end()) {
+    before = std::move(place->second);
+    begun.erase(place);
+  }
+  if (next) begun.emplace(counter, std::move(next));
+}
+
+void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const Tensor& staged, bool finish) {
   check_on_host(points, "points", at::kFloat, 2);
   std::atomic<int>* const count = reinterpret_cast<std::atomic<int>*>(staged_numbers(staged));
+  keep(count, nullptr);
   int64_t total = *count;
+  const int64_t point_bytes = points.size(1) * int64_t(sizeof(float));
+  std::vector<Tensor> used = {points, staged};
+  std::vector<Cloud> parts;
   for (const Tensor& cloud : clouds) {
     TORCH_CHECK(cloud.is_cpu() && cloud.scalar_type() == at::kFloat && cloud.dim() == 2,
                 "cloud must be [P, C] float32 on the host, is ", cloud.sizes(), " ", cloud.scalar_type(), " on ",
                 cloud.device());
     TORCH_CHECK(cloud.size(1) == points.size(1), "cloud must have ", points.size(1), " columns, has shape ",
                 cloud.sizes());
+    used.push_back(cloud.resolve_neg().contiguous());
+    parts.push_back({{used.back().data_ptr(), point_bytes, nullptr}, cloud.size(0)});
     total += cloud.size(0);
   }
   TORCH_CHECK(total <= points.size(0), "points has room for ", points.size(0), ", the clouds need ", total);
-  const Staging staging = {static_cast<char*>(points.data_ptr()), points.size(1) * int64_t(sizeof(float)), count};
-  for (const Tensor& cloud : clouds) {
-    const Tensor rows = cloud.resolve_neg().contiguous();
-    staging.add({rows.data_ptr(), staging.point_bytes, nullptr}, rows.size(0));
-  }
+  auto begun = std::make_unique<Begun>(std::move(used),
+                                       Pinned{static_cast<char*>(points.data_ptr()), point_bytes, count}, parts);
+  if (!finish) keep(count, std::move(begun));  // else it ends here
 }
 
 std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets,
@@ -129,7 +159,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       "float[] scales, float few) -> (Tensor points, Tensor offsets, Tensor late)",
       on_cuda(load_points_of));
   // all on the host: clouds of [P_i, C] behind the points that are there
-  m.def("stage_points(Tensor[] clouds, Tensor(a!) points, Tensor(b!) staged) -> ()",
+  m.def("stage_points(Tensor[] clouds, Tensor(a!) points, Tensor(b!) staged, bool finish=True) -> ()",
         torch::dispatch(c10::kCPU, stage_points));
   // out: int32 in pinned memory
   m.def("collect(Tensor[] parts, Tensor(a!) out) -> ()", on_cuda(collect_into));

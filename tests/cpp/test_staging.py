@@ -1,0 +1,56 @@
+"""Clouds on their way into pinned memory, copied by several threads while readers watch."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from millisecond.ops.library import SOURCES
+
+# of CUDA, transfer.h needs the names of two types
+STAND_IN = """\
+#define __host__
+#define __device__
+using cudaError_t = int;
+using cudaStream_t = void*;
+"""
+
+
+@pytest.fixture(
+    scope="module", params=[("undefined", 60), ("thread", 8)], ids=lambda check: check[0]
+)
+def run(request, tmp_path_factory):
+    """Runs staging.cpp, which any undefined behaviour, or race of threads, ends."""
+    check, rounds = request.param
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    folder = tmp_path_factory.mktemp("staging")
+    (folder / "cuda_runtime_api.h").write_text(STAND_IN)
+    (folder / "vector_types.h").touch()
+    source, program = Path(__file__).with_name("staging.cpp"), folder / "staging"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
+    flags += [f"-fsanitize={check}", "-fno-sanitize-recover=all", "-pthread"]
+    flags += [f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "transfer" / "stage.cpp"), str(source)]
+    subprocess.run(["g++", *flags, "-o", str(program)], check=True)
+
+    def staging(cores: int, seed: int) -> tuple[int, str]:
+        """How many threads helped, and which clouds came while the caller slept."""
+        arguments = [str(program), *map(str, (cores, seed, rounds))]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+        if "unexpected memory mapping" in done.stderr:
+            pytest.skip("the compiler's check for races does not run on this kernel")
+        assert done.returncode == 0, done.stdout + done.stderr
+        helpers, early = done.stdout.split(" helpers, early: ")
+        return int(helpers), early.strip()
+
+    return staging
+
+
+@pytest.mark.parametrize(("cores", "helpers"), [(2, 1), (9, 3)])
+def test_every_point_comes_in_order(run, cores, helpers):
+    assert run(cores, cores) == (helpers, "0 1 1")  # a small cloud waits for the caller
+
+
+def test_one_core_copies_by_itself(run):
+    assert run(1, 5) == (0, "0 0 0")
