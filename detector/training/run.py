@@ -138,7 +138,8 @@ class Training:
     def _rehearse(self, stop: StopSignal) -> None:
         """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
-        scores = self.validation(model, forward, stop.agreed, FIRST_FRAMES)
+        first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for whole batches
+        scores = self.validation(model, forward, stop.agreed, first)
         if scores is not None and self.monitor:
             self._draw()
 

@@ -19,6 +19,7 @@ from millisecond.data.augment import in_range
 from millisecond.data.checks.leveling import leveled
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.datasets import Dataset
+from millisecond.data.files import out_of_memory
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.labels import Labels
@@ -26,16 +27,32 @@ from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
-from millisecond.detector.inference import Detections, build_postprocessor
+from millisecond.detector.inference import Detections, build_postprocessor, split
 from millisecond.detector.models.second import Second
+from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker, workers_for
 from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import StepOutcome
+from millisecond.ops.boxes import SelectedBoxes
+from millisecond.ops.geometry import level_shapes
+from millisecond.ops.kernel_map import fits
+
+# Of a training's batch without gradients: the host would take longer to launch it than a GPU to
+# compute it.
+LARGER = 4
 
 Forward = Callable[[Second, Batch], StepOutcome]
 # a batch, its frames without their points, and how they were levelled for it
 Part = tuple[Batch | None, list[tuple[Frame, Mounting]]]
+
+
+class _Outcome(NamedTuple):
+    """Of the frames of a batch, on the device."""
+
+    losses: Tensor  # in the order of `loss_names`, the sum over the frames
+    capped: Tensor  # int64: points that the cap on voxels has left out
+    boxes: SelectedBoxes
 
 
 class Scores(NamedTuple):
@@ -59,7 +76,8 @@ class Validation:
 
     def __init__(self, dataset: Dataset, config: Config, processes: Processes):
         self.dataset, self.config, self.processes = dataset, config, processes
-        self.classes, self.batch_size = config.class_names, config.train.batch_size
+        self.classes = config.class_names
+        self.batch_size = frames_at_once(config, processes.device)
         self.workers = workers_for(config.train.workers, processes)
         self.names = loss_names(self.classes, config.model.velocity)
         self.postprocess = build_postprocessor(config).to(processes.device)
@@ -93,13 +111,13 @@ class Validation:
                     return None
                 if batch is None:
                     continue
-                predictions, losses, dropped = forward(model, batch)
-                total += losses.flat() * len(part)
-                capped += dropped[1]
+                outcome = self._outcome(model, forward, batch)
+                total += outcome.losses
+                capped += outcome.capped
                 truth.append(
                     torch.cat((batch.boxes[..., :7], batch.labels[..., None]), 2).flatten(0, 1)
                 )
-                detections = self.postprocess(predictions)
+                detections = split(outcome.boxes)
                 for (frame, mounting), boxes in zip(part, detections, strict=True):
                     found[next(indices)] = detections_to_labels(
                         _back(boxes, mounting).named(self.classes),
@@ -118,6 +136,22 @@ class Validation:
             batch = collate([frame], self.classes, self.config.model.velocity)
             predictions = forward(model, batch).predictions
             return _back(self.postprocess(predictions)[0], mounting)
+
+    def _outcome(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
+        """Of a batch; of its halves, one after the other, where a GPU has no room for it."""
+        frames = len(batch.frame_ids)
+        try:
+            predictions, losses, dropped = forward(model, batch)
+            boxes = self.postprocess.select(predictions)
+            return _Outcome(losses.flat() * frames, dropped[1], boxes)
+        except RuntimeError as error:
+            if frames <= self.config.train.batch_size or not out_of_memory(error):
+                raise
+        middle = frames // 2
+        one = self._outcome(model, forward, batch.part(0, middle))
+        other = self._outcome(model, forward, batch.part(middle, frames))
+        boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
+        return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
 
     def _loader(self, share: range) -> DataLoader[Part]:
         """The batches of this process's share of the frames."""
@@ -166,6 +200,16 @@ class Validation:
         known = [name for name in self.classes if name in least]
         truth = self._truth(len(order))
         return evaluate([detections[index] for index in order], truth, known, least)
+
+
+def frames_at_once(config: Config, device: torch.device) -> int:
+    """Frames that a validation takes through the network at once: a training's on a CPU; on a GPU
+    up to LARGER times as many, as long as there is an index for them. A frame's losses and boxes do
+    not depend on the frames beside it, but for rounding."""
+    size, shapes = config.train.batch_size, level_shapes(config.grid.voxel_grid.sparse_shape, DOWNS)
+    if device.type == "cpu":
+        return size
+    return next((n * size for n in range(LARGER, 1, -1) if fits(n * size, shapes)), size)
 
 
 def anchored_boxes(config: Config, boxes: Tensor) -> np.ndarray:
