@@ -63,6 +63,11 @@ class Calibration:
         _check(**matrices, path=folder)
         return cls(**matrices)
 
+    @property
+    def values(self) -> bytes:
+        """Equal where all numbers are."""
+        return b"".join(matrix.tobytes() for matrix in (self.p2, self.r0_rect, self.velo_to_cam))
+
     @cached_property
     def _lidar_to_rect(self) -> np.ndarray:
         return self.r0_rect @ self.velo_to_cam

@@ -75,8 +75,8 @@ class Labels:
             level[meets] = hardness
         return level
 
-    def select(self, rows: np.ndarray) -> Labels:
-        """The rows of a mask or of indices."""
+    def select(self, rows: np.ndarray | slice) -> Labels:
+        """The rows of a mask, of indices or of a slice."""
         columns = {item.name: getattr(self, item.name) for item in fields(self)}
         return replace(self, **{k: v[rows] for k, v in columns.items() if v is not None})
 

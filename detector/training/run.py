@@ -87,6 +87,7 @@ class Training:
                 self._try(partial(self._save_batches, error))
             raise
         finally:
+            self.validation.close()
             if self.monitor:
                 self.monitor.close()
 
@@ -138,7 +139,7 @@ class Training:
     def _rehearse(self, stop: StopSignal) -> None:
         """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
-        first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for whole batches
+        first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for its size
         scores = self.validation(model, forward, stop.agreed, first)
         if scores is not None and self.monitor:
             self._draw()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
 from millisecond.data.augment import in_range
+from millisecond.data.boxes import NamedDetections
 from millisecond.data.checks.leveling import leveled
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.datasets import Dataset
@@ -23,7 +24,7 @@ from millisecond.data.files import out_of_memory
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.labels import Labels
-from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.kitti.results import Camera, frames_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
@@ -43,8 +44,17 @@ from millisecond.ops.kernel_map import fits
 LARGER = 4
 
 Forward = Callable[[Second, Batch], StepOutcome]
-# a batch, its frames without their points, and how they were levelled for it
-Part = tuple[Batch | None, list[tuple[Frame, Mounting]]]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What the scores of a frame need of it: a worker sends no more."""
+
+    camera: Camera
+    mounting: Mounting  # how the frame was levelled
+
+
+Part = tuple[Batch | None, list[Rig]]
 
 
 class _Outcome(NamedTuple):
@@ -53,6 +63,24 @@ class _Outcome(NamedTuple):
     losses: Tensor  # in the order of `loss_names`, the sum over the frames
     capped: Tensor  # int64: points that the cap on voxels has left out
     boxes: SelectedBoxes
+
+
+class _Arriving:
+    """Boxes of a batch on their way to the host."""
+
+    def __init__(self, boxes: SelectedBoxes, rigs: Sequence[Rig]):
+        self.rigs, self._event = rigs, None
+        self._boxes = SelectedBoxes(*(part.to("cpu", non_blocking=True) for part in boxes))
+        if boxes.boxes.is_cuda:
+            self._event = torch.cuda.Event(blocking=True)  # the host sleeps: it has workers
+            self._event.record()
+
+    def detections(self) -> list[Detections]:
+        """Of each frame, in the frame of the labels."""
+        if self._event is not None:
+            self._event.synchronize()  # sync: the boxes of a batch before the latest one
+        pairs = zip(split(self._boxes), self.rigs, strict=True)
+        return [_back(boxes, rig.mounting) for boxes, rig in pairs]
 
 
 class Scores(NamedTuple):
@@ -84,6 +112,7 @@ class Validation:
         # every validation of so many frames asks for the same
         self._truth = cache(lambda frames: [dataset.labels(index) for index in range(frames)])
         self._anchored: dict[int, np.ndarray] = {}
+        self._open, self._loaders = ExitStack(), dict[range, DataLoader[Part]]()
 
     def __call__(
         self,
@@ -98,15 +127,21 @@ class Validation:
         it says so the answer is None.
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
-        found: dict[int, Labels] = {}
+        found: list[NamedDetections] = []
+        cameras: list[Camera] = []
+        late: list[_Arriving] = []
         truth, device = [], self.processes.device
-        # summed on the device: the boxes alone make the host wait
+        # summed on the device: nothing waits for them
         total = torch.zeros(len(self.names), dtype=torch.float64, device=device)
         capped = torch.zeros((), dtype=torch.int64, device=device)
+
+        def read(boxes: _Arriving) -> None:
+            found.extend(frame.named(self.classes) for frame in boxes.detections())
+            cameras.extend(rig.camera for rig in boxes.rigs)
+
         share = range(self.processes.rank, frames, self.processes.count)
-        indices = iter(share)
-        with evaluating(model), batches_of(self._loader(share)) as batches:
-            for batch, part in self._padded(batches, frames):
+        with evaluating(model):
+            for batch, rigs in self._padded(self._batches(share), frames):
                 if stopped():
                     return None
                 if batch is None:
@@ -117,17 +152,22 @@ class Validation:
                 truth.append(
                     torch.cat((batch.boxes[..., :7], batch.labels[..., None]), 2).flatten(0, 1)
                 )
-                detections = split(outcome.boxes)
-                for (frame, mounting), boxes in zip(part, detections, strict=True):
-                    found[next(indices)] = detections_to_labels(
-                        _back(boxes, mounting).named(self.classes),
-                        frame.calibration,
-                        frame.image_shape,
-                    )
+                late.append(_Arriving(outcome.boxes, rigs))
+                if len(late) > 1:  # a GPU is at work on the latest meanwhile
+                    read(late.pop(0))
+            for boxes in late:
+                read(boxes)
         if frames not in self._anchored:
-            boxes = torch.cat(truth) if truth else torch.zeros(0, 8)
-            self._anchored[frames] = anchored_boxes(self.config, boxes)
-        return self._gather(frames, total.cpu(), int(capped), found, self._anchored[frames])
+            boxes_of_all = torch.cat(truth) if truth else torch.zeros(0, 8)
+            self._anchored[frames] = anchored_boxes(self.config, boxes_of_all)
+        labels = dict(zip(share, frames_to_labels(found, cameras), strict=True))
+        return self._gather(frames, total.cpu(), int(capped), labels, self._anchored[frames])
+
+    def close(self) -> None:
+        """Ends the workers, which stay from one validation to the next: to fork a process that has
+        a GPU takes 20 ms."""
+        self._open.close()
+        self._loaders.clear()
 
     def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
         """What a model finds in one frame."""
@@ -153,16 +193,22 @@ class Validation:
         boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
         return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
 
-    def _loader(self, share: range) -> DataLoader[Part]:
-        """The batches of this process's share of the frames."""
-        return DataLoader(
+    def _batches(self, share: range) -> Iterator[Part]:
+        """Of this process's share of the frames, by workers that stay until `close`."""
+        if share in self._loaders:
+            return iter(self._loaders[share])
+        workers = min(self.workers, math.ceil(len(share) / self.batch_size))
+        loader = self._loaders[share] = DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
-            num_workers=self.workers,
+            num_workers=workers,
             collate_fn=partial(_collate, self.config),
+            pin_memory=self.processes.device.type == "cuda",
+            persistent_workers=workers > 0,
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
+        return self._open.enter_context(batches_of(loader))
 
     def _padded(self, batches: Iterator[Part], frames: int) -> Iterable[Part]:
         """As many batches in each process: the last ones may be None and empty."""
@@ -243,8 +289,10 @@ def _back(found: Detections, mounting: Mounting) -> Detections:
 
 
 def _collate(config: Config, frames: Sequence[Frame]) -> Part:
-    """The points are in the batch: a worker need not send them twice."""
     made, mountings = zip(*(leveled(frame, config.grid.level) for frame in frames), strict=True)
-    known = [replace(frame, points=frame.points[:0].copy()) for frame in frames]
     batch = collate(made, config.class_names, config.model.velocity)
-    return batch, list(zip(known, mountings, strict=True))
+    rigs = [
+        Rig((frame.calibration, frame.image_shape), mounting)
+        for frame, mounting in zip(frames, mountings, strict=True)
+    ]
+    return batch, rigs

@@ -1,7 +1,8 @@
 """A validation finds the same whatever the size of its batches and the number of its workers."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
     validation = Validation(frames, config, ALONE)
     assert validation.batch_size == config.train.batch_size == 2
     want = found_by(monkeypatch, minute, validation)
+    validation = Validation(frames, config, ALONE)
     validation.batch_size = 2 * LARGER
     tried: list[int] = []
 
@@ -77,6 +79,35 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
         assert tried == sizes
     with pytest.raises(torch.OutOfMemoryError):  # no room for what a training step takes
         found_by(monkeypatch, minute, validation, partial(narrow, 1))
+
+
+def test_workers_stay_until_they_are_closed(monkeypatch, minute):
+    """They find what the process itself finds, each time; a validation of fewer frames than they
+    take together starts as many as it has batches for."""
+    config, frames, trainer = minute
+    want = found_by(monkeypatch, minute, Validation(frames, config, ALONE))
+    some = replace(config, train=replace(config.train, workers=2))
+    validation, others = Validation(frames, some, ALONE), set(active_children())
+    try:
+        assert validation(trainer.state.model, trainer.forward, limit=2).frames == 2
+        assert len(set(active_children()) - others) == 1
+        assert_same(want, found_by(monkeypatch, minute, validation))
+        own = set(active_children()) - others
+        assert len(own) == 1 + 2
+        assert_same(want, found_by(monkeypatch, minute, validation))
+        assert set(active_children()) - others == own
+    finally:
+        validation.close()
+    assert set(active_children()) <= others
+    assert_same(want, found_by(monkeypatch, minute, validation))  # opened again
+    validation.close()
+
+
+def test_a_stopped_validation_has_no_scores(minute):
+    config, frames, trainer = minute
+    asked = iter([0, 0, 15])
+    validation = Validation(frames, config, ALONE)
+    assert validation(trainer.state.model, trainer.forward, lambda: next(asked)) is None
 
 
 def test_a_gpu_takes_larger_batches_while_there_is_an_index(monkeypatch, minute):
