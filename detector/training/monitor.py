@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,6 +200,29 @@ class _Clock:
         return other._event.elapsed_time(self._event) / 1e3
 
 
+class Waits:
+    """Seconds in which a device had nothing to do, because data came late.
+
+    On a GPU a wait begins when the last step ends there, however long before the host has begun to
+    ask for data. A step that is still at work when they come has waited for nothing.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._ends: list[tuple[_Clock, _Clock]] = []
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The block waits for data."""
+        begin = _Clock(self._device)
+        yield
+        self._ends.append((begin, _Clock(self._device)))
+
+    def seconds(self) -> float:
+        """Of all blocks; the device must have done what it was given before the last one's end."""
+        return sum(end.since(begin) for begin, end in self._ends)
+
+
 class _Report(NamedTuple):
     """The means of some steps, on their way to the host."""
 
@@ -208,7 +231,7 @@ class _Report(NamedTuple):
     begin: _Clock
     end: _Clock
     frames: int
-    waited: float  # seconds, for data
+    waits: Waits
 
 
 class Meters:
@@ -227,16 +250,13 @@ class Meters:
 
     def restart(self) -> None:
         """Forgets the time since the last numbers: something else than training took it."""
-        self._begin, self._waited = _Clock(self.processes.device), 0.0
+        self._begin, self._waits = _Clock(self.processes.device), Waits(self.processes.device)
         self._records: list[Tensor] = []
         self._frames = 0
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> AbstractContextManager[None]:
         """The block waits for data."""
-        begin = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - begin
+        return self._waits.waiting()
 
     def note(self, record: Tensor, batches: Sequence[Batch]) -> None:
         """A step is done. record: see `Trainer.step`."""
@@ -263,10 +283,10 @@ class Meters:
         means = torch.cat((torch.stack(self._records).mean(0), scale.view(1)))
         self.processes.average([means])
         step, begin = self.trainer.state.step, self._begin
-        frames, waited = self._frames, self._waited
+        frames, waits = self._frames, self._waits
         on_host = means.to("cpu", non_blocking=True)
         self.restart()
-        self._report = _Report(step, on_host, begin, self._begin, frames, waited)
+        self._report = _Report(step, on_host, begin, self._begin, frames, waits)
 
     def _write(self, report: _Report) -> None:
         if self.monitor is None:
@@ -282,7 +302,7 @@ class Meters:
             "optimiser/learning rate": rate,
             "optimiser/momentum": momentum,
             "speed/frames a second": report.frames / elapsed,
-            "speed/share of waiting for data": report.waited / elapsed,
+            "speed/share of waiting for data": report.waits.seconds() / elapsed,
         }
         if state.scaler.is_enabled():
             numbers["optimiser/loss scale"] = scale
