@@ -10,11 +10,13 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +36,8 @@ from millisecond.detector.training.trainer import Trainer
 from millisecond.detector.training.validation import Forward, Scores, Validation
 
 FRAMES = 4  # that are drawn
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def draw_first_frames(
@@ -41,15 +45,21 @@ def draw_first_frames(
 ) -> dict[str, np.ndarray]:
     """RGB images [H, W, 3] uint8 by name, of the grid from above."""
     view, palette = View.of_grid(validation.config.grid.range), Palette(validation.classes)
-    pictures = {}
-    for index in range(min(FRAMES, len(validation.dataset))):
-        frame = validation.dataset[index]
-        found = validation.detect(model, forward, frame).named(validation.classes)
+    frames = [validation.dataset[i] for i in range(min(FRAMES, len(validation.dataset)))]
+    shown = []
+    for frame, boxes in zip(frames, validation.detect(model, forward, frames), strict=True):
+        found = boxes.named(validation.classes)
         truth = palette.paint(frame.boxes, frame.names)
-        boxes = palette.paint(found.boxes, found.names, found.scores)
-        shown = Shown(frame.points, truth, boxes, frame.frame_id)
-        pictures[f"frame {frame.frame_id}"] = draw_birds_eye(shown, view=view)
-    return pictures
+        boxes_found = palette.paint(found.boxes, found.names, found.scores)
+        shown.append(Shown(frame.points, truth, boxes_found, frame.frame_id))
+    names = [f"frame {frame.frame_id}" for frame in frames]
+    return dict(zip(names, _by_threads(partial(draw_birds_eye, view=view), shown), strict=True))
+
+
+def _by_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Numpy and Pillow let other threads run while they work on a picture."""
+    with ThreadPoolExecutor(FRAMES) as pool:
+        return list(pool.map(work, items))
 
 
 LEVELS = ("easy", "moderate", "hard")
@@ -122,9 +132,13 @@ class Monitor:
         line = f"{when}: validation loss {scores.losses['total']:.3f}, {found}"
         say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
 
-    def picture(self, step: int, name: str, image: np.ndarray) -> None:
-        """An RGB image [H, W, 3] uint8 after a step."""
-        self._write(self._board.add_image, name, image, step, dataformats="HWC")
+    def pictures(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """RGB images [H, W, 3] uint8 by name, after a step."""
+
+        def add(name: str) -> None:
+            self._board.add_image(name, images[name], step, dataformats="HWC")
+
+        self._write(_by_threads, add, images)
 
     def _seconds(self) -> float:
         """Of the training, without the time between a stop and its --resume."""

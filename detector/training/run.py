@@ -154,8 +154,7 @@ class Training:
         improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
-            for name, picture in self._draw().items():
-                self.monitor.picture(state.step, name, picture)
+            self.monitor.pictures(state.step, self._draw())
             self.monitor.scores(state.step, scores, state.best)
         if improved:
             self._try(lambda: self.folder.save_weights(BEST, state))

@@ -54,7 +54,7 @@ class Rig:
     mounting: Mounting  # how the frame was levelled
 
 
-Part = tuple[Batch | None, list[Rig]]
+Part = tuple[Batch, list[Rig]]
 
 
 class _Outcome(NamedTuple):
@@ -169,13 +169,11 @@ class Validation:
         self._open.close()
         self._loaders.clear()
 
-    def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
-        """What a model finds in one frame."""
-        frame, mounting = leveled(frame, self.config.grid.level)
+    def detect(self, model: Second, forward: Forward, frames: Sequence[Frame]) -> list[Detections]:
+        """What a model finds in each of a few frames, on the host."""
         with evaluating(model):
-            batch = collate([frame], self.classes, self.config.model.velocity)
-            predictions = forward(model, batch).predictions
-            return _back(self.postprocess(predictions)[0], mounting)
+            batch, rigs = _collate(self.config, frames)
+            return _Arriving(self._outcome(model, forward, batch).boxes, rigs).detections()
 
     def _outcome(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
         """Of a batch; of its halves, one after the other, where a GPU has no room for it."""
@@ -210,7 +208,9 @@ class Validation:
         )
         return self._open.enter_context(batches_of(loader))
 
-    def _padded(self, batches: Iterator[Part], frames: int) -> Iterable[Part]:
+    def _padded(
+        self, batches: Iterator[Part], frames: int
+    ) -> Iterable[Part | tuple[None, list[Rig]]]:
         """As many batches in each process: the last ones may be None and empty."""
         largest_share = math.ceil(frames / self.processes.count)
         count = math.ceil(largest_share / self.batch_size)
