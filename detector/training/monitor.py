@@ -47,11 +47,10 @@ def draw_first_frames(
     view, palette = View.of_grid(validation.config.grid.range), Palette(validation.classes)
     frames = [validation.dataset[i] for i in range(min(FRAMES, len(validation.dataset)))]
     shown = []
-    for frame, boxes in zip(frames, validation.detect(model, forward, frames), strict=True):
-        found = boxes.named(validation.classes)
+    for frame, found in zip(frames, validation.detect(model, forward, frames), strict=True):
         truth = palette.paint(frame.boxes, frame.names)
-        boxes_found = palette.paint(found.boxes, found.names, found.scores)
-        shown.append(Shown(frame.points, truth, boxes_found, frame.frame_id))
+        boxes = palette.paint(found.boxes, found.names, found.scores)
+        shown.append(Shown(frame.points, truth, boxes, frame.frame_id))
     names = [f"frame {frame.frame_id}" for frame in frames]
     return dict(zip(names, _by_threads(partial(draw_birds_eye, view=view), shown), strict=True))
 

@@ -28,7 +28,7 @@ from millisecond.data.kitti.results import Camera, frames_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
-from millisecond.detector.inference import Detections, build_postprocessor, split
+from millisecond.detector.inference import build_postprocessor, split
 from millisecond.detector.models.second import Second
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.detector.training.distributed import Processes
@@ -68,19 +68,21 @@ class _Outcome(NamedTuple):
 class _Arriving:
     """Boxes of a batch on their way to the host."""
 
-    def __init__(self, boxes: SelectedBoxes, rigs: Sequence[Rig]):
-        self.rigs, self._event = rigs, None
+    def __init__(self, boxes: SelectedBoxes, rigs: Sequence[Rig], classes: Sequence[str]):
+        self._rigs, self._classes, self._event = rigs, classes, None
         self._boxes = SelectedBoxes(*(part.to("cpu", non_blocking=True) for part in boxes))
         if boxes.boxes.is_cuda:
             self._event = torch.cuda.Event(blocking=True)  # the host sleeps: it has workers
             self._event.record()
 
-    def detections(self) -> list[Detections]:
-        """Of each frame, in the frame of the labels."""
+    def found(self) -> list[NamedDetections]:
+        """The boxes of each frame, where its labels are."""
         if self._event is not None:
             self._event.synchronize()  # sync: the boxes of a batch before the latest one
-        pairs = zip(split(self._boxes), self.rigs, strict=True)
-        return [_back(boxes, rig.mounting) for boxes, rig in pairs]
+        return [
+            one._replace(boxes=rig.mounting.boxes_from_network(one.boxes)).named(self._classes)
+            for one, rig in zip(split(self._boxes), self._rigs, strict=True)
+        ]
 
 
 class Scores(NamedTuple):
@@ -135,10 +137,6 @@ class Validation:
         total = torch.zeros(len(self.names), dtype=torch.float64, device=device)
         capped = torch.zeros((), dtype=torch.int64, device=device)
 
-        def read(boxes: _Arriving) -> None:
-            found.extend(frame.named(self.classes) for frame in boxes.detections())
-            cameras.extend(rig.camera for rig in boxes.rigs)
-
         share = range(self.processes.rank, frames, self.processes.count)
         with evaluating(model):
             for batch, rigs in self._padded(self._batches(share), frames):
@@ -152,14 +150,15 @@ class Validation:
                 truth.append(
                     torch.cat((batch.boxes[..., :7], batch.labels[..., None]), 2).flatten(0, 1)
                 )
-                late.append(_Arriving(outcome.boxes, rigs))
+                cameras += [rig.camera for rig in rigs]
+                late.append(_Arriving(outcome.boxes, rigs, self.classes))
                 if len(late) > 1:  # a GPU is at work on the latest meanwhile
-                    read(late.pop(0))
-            for boxes in late:
-                read(boxes)
+                    found += late.pop(0).found()
+            for last in late:
+                found += last.found()
         if frames not in self._anchored:
-            boxes_of_all = torch.cat(truth) if truth else torch.zeros(0, 8)
-            self._anchored[frames] = anchored_boxes(self.config, boxes_of_all)
+            boxes = torch.cat(truth) if truth else torch.zeros(0, 8)
+            self._anchored[frames] = anchored_boxes(self.config, boxes)
         labels = dict(zip(share, frames_to_labels(found, cameras), strict=True))
         return self._gather(frames, total.cpu(), int(capped), labels, self._anchored[frames])
 
@@ -169,19 +168,20 @@ class Validation:
         self._open.close()
         self._loaders.clear()
 
-    def detect(self, model: Second, forward: Forward, frames: Sequence[Frame]) -> list[Detections]:
-        """What a model finds in each of a few frames, on the host."""
+    def detect(
+        self, model: Second, forward: Forward, frames: Sequence[Frame]
+    ) -> list[NamedDetections]:
+        """What a model finds in each of a few frames."""
         with evaluating(model):
             batch, rigs = _collate(self.config, frames)
-            return _Arriving(self._outcome(model, forward, batch).boxes, rigs).detections()
+            boxes = self._outcome(model, forward, batch).boxes
+            return _Arriving(boxes, rigs, self.classes).found()
 
     def _outcome(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
         """Of a batch; of its halves, one after the other, where a GPU has no room for it."""
         frames = len(batch.frame_ids)
         try:
-            predictions, losses, dropped = forward(model, batch)
-            boxes = self.postprocess.select(predictions)
-            return _Outcome(losses.flat() * frames, dropped[1], boxes)
+            return self._undivided(model, forward, batch)
         except RuntimeError as error:
             if frames <= self.config.train.batch_size or not out_of_memory(error):
                 raise
@@ -190,6 +190,11 @@ class Validation:
         other = self._outcome(model, forward, batch.part(middle, frames))
         boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
         return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
+
+    def _undivided(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
+        predictions, losses, dropped = forward(model, batch)
+        boxes = self.postprocess.select(predictions)
+        return _Outcome(losses.flat() * len(batch.frame_ids), dropped[1], boxes)
 
     def _batches(self, share: range) -> Iterator[Part]:
         """Of this process's share of the frames, by workers that stay until `close`."""
@@ -203,6 +208,7 @@ class Validation:
             collate_fn=partial(_collate, self.config),
             pin_memory=self.processes.device.type == "cuda",
             persistent_workers=workers > 0,
+            prefetch_factor=1 if workers else None,  # as much memory as a training's small batches
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
@@ -281,11 +287,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(training)
-
-
-def _back(found: Detections, mounting: Mounting) -> Detections:
-    """In the frame of the labels."""
-    return found._replace(boxes=mounting.boxes_from_network(found.boxes))
 
 
 def _collate(config: Config, frames: Sequence[Frame]) -> Part:
