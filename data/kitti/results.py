@@ -45,11 +45,11 @@ def detections_to_labels(
     )
 
 
-TOGETHER = 256  # frames: more boxes at once take more memory, and no less time
+TOGETHER = 128  # frames: more boxes at once take more memory, and no less time
 
 
 def frames_to_labels(found: Sequence[NamedDetections], cameras: Sequence[Camera]) -> list[Labels]:
-    """`detections_to_labels` of many frames, with one call for those of the same camera: numpy
+    """`detections_to_labels` of many frames, with one call for all that have the same camera: numpy
     takes as long for ten boxes as for some hundreds."""
     made: dict[int, Labels] = {}
     for begin in range(0, len(found), TOGETHER):
