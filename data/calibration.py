@@ -63,6 +63,11 @@ class Calibration:
         _check(**matrices, path=folder)
         return cls(**matrices)
 
+    @property
+    def values(self) -> bytes:
+        """Equal where all numbers are."""
+        return b"".join(matrix.tobytes() for matrix in (self.p2, self.r0_rect, self.velo_to_cam))
+
     @cached_property
     def _lidar_to_rect(self) -> np.ndarray:
         return self.r0_rect @ self.velo_to_cam
@@ -129,22 +134,35 @@ class Calibration:
         """
         boxes = np.asarray(boxes, np.float64)
         corners = self.lidar_to_rect(box_corners(boxes).reshape(-1, 3)).reshape(-1, 8, 3)
-        ends = corners[:, EDGES]  # [M, 12, 2, 3]
-        depth = ends[..., 2]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = (NEAR - depth[..., 0]) / (depth[..., 1] - depth[..., 0])
-            crossed = (share > 0) & (share < 1)
-        share = np.where(crossed, share, 0.0)
-        crossing = ends[..., 0, :] + share[..., None] * (ends[..., 1, :] - ends[..., 0, :])
-        seen = np.concatenate([corners[..., 2] >= NEAR, crossed], axis=1)
-        corners = np.concatenate([corners, crossing], axis=1)  # [M, 20, 3]
-        pixels = self.rect_to_image(corners.reshape(-1, 3)).reshape(-1, 20, 2)
-        low = np.where(seen[..., None], pixels, np.inf).min(axis=1)
-        high = np.where(seen[..., None], pixels, -np.inf).max(axis=1)
+        seen = corners[..., 2] >= NEAR
+        low, high = self._extent(corners, seen)
+        cut = ~seen.all(axis=1)
+        if cut.any():
+            low[cut], high[cut] = self._extent(*_with_crossings(corners[cut], seen[cut]))
         if shape is not None:
             limit = np.array([shape[1] - 1, shape[0] - 1], np.float64)
             low, high = np.clip(low, 0, limit), np.clip(high, 0, limit)
         return np.where(seen.any(axis=1, keepdims=True), np.concatenate([low, high], axis=1), 0.0)
+
+    def _extent(self, places: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest pixels, [M, 2] each, of the places [M, P, 3] in the rectified camera
+        frame that are seen [M, P]."""
+        pixels = self.rect_to_image(places.reshape(-1, 3)).reshape(*places.shape[:2], 2)
+        low = np.where(seen[..., None], pixels, np.inf).min(axis=1)
+        return low, np.where(seen[..., None], pixels, -np.inf).max(axis=1)
+
+
+def _with_crossings(corners: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Corners [M, 8, 3] of boxes and which are in front [M, 8] -> [M, 20, 3], [M, 20]: and where
+    their edges enter what is in front."""
+    ends = corners[:, EDGES]  # [M, 12, 2, 3]
+    depth = ends[..., 2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (NEAR - depth[..., 0]) / (depth[..., 1] - depth[..., 0])
+        crossed = (share > 0) & (share < 1)
+    share = np.where(crossed, share, 0.0)
+    crossing = ends[..., 0, :] + share[..., None] * (ends[..., 1, :] - ends[..., 0, :])
+    return np.concatenate([corners, crossing], axis=1), np.concatenate([seen, crossed], axis=1)
 
 
 def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:

@@ -77,6 +77,14 @@ class Batch(NamedTuple):
     labels: Tensor  # [B, M] int64, 1-based, 0 is padding
     frame_ids: tuple[str, ...]
 
+    def part(self, begin: int, end: int) -> Batch:
+        """Frames begin to end - 1, in the same memory."""
+        first, last = self.offsets[[begin, end]].tolist()
+        offsets = self.offsets[begin : end + 1] - first
+        rows = slice(begin, end)
+        points, ids = self.points[first:last], self.frame_ids[rows]
+        return Batch(points, offsets, self.boxes[rows], self.labels[rows], ids)
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 

@@ -58,11 +58,7 @@ class PostProcessor(nn.Module):
     @torch.no_grad()
     def forward(self, predictions: AnyPredictions | CellValues) -> list[Detections]:
         """Detections of each frame."""
-        boxes, scores, labels, count = self.select(predictions)
-        numbers = count.tolist()  # sync: the number of boxes is what the caller asked for
-        return [
-            Detections(boxes[b, :n], scores[b, :n], labels[b, :n]) for b, n in enumerate(numbers)
-        ]
+        return split(self.select(predictions))
 
     def select(self, predictions: AnyPredictions | CellValues) -> SelectedBoxes:
         """Detections of all frames in tensors of fixed shape; on a GPU nothing waits for it."""
@@ -72,6 +68,13 @@ class PostProcessor(nn.Module):
         if isinstance(predictions, MovingPredictions):
             limits = (*limits, predictions.velocities)
         return select_boxes(*predictions[:3], self.anchors, *limits)
+
+
+def split(selected: SelectedBoxes) -> list[Detections]:
+    """Detections of each frame."""
+    boxes, scores, labels, count = selected
+    numbers = count.tolist()  # sync: the number of boxes is what the caller asked for
+    return [Detections(boxes[b, :n], scores[b, :n], labels[b, :n]) for b, n in enumerate(numbers)]
 
 
 def build_postprocessor(config: Config) -> PostProcessor:

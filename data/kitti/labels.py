@@ -9,7 +9,7 @@ fields, results for the benchmark 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -75,10 +75,31 @@ class Labels:
             level[meets] = hardness
         return level
 
-    def select(self, rows: np.ndarray) -> Labels:
-        """The rows of a mask or of indices."""
+    def select(self, rows: np.ndarray | slice) -> Labels:
+        """The rows of a mask, of indices or of a slice."""
         columns = {item.name: getattr(self, item.name) for item in fields(self)}
         return replace(self, **{k: v[rows] for k, v in columns.items() if v is not None})
+
+
+def joined(frames: Sequence[Labels]) -> Labels:
+    """The objects of all frames, one after another. Where only some have scores, others are NaN."""
+    widths = {"bbox": (4,), "size": (3,), "location": (3,)}
+    kinds = {"types": np.str_, "occluded": np.int64}
+
+    def column(name: str, rows: Iterable[np.ndarray]) -> np.ndarray:
+        kind = kinds.get(name, np.float64)
+        none = np.zeros((0, *widths.get(name, ())), kind)
+        return np.concatenate([none, *(np.asarray(values, kind) for values in rows)])
+
+    columns = {
+        item.name: column(item.name, (getattr(frame, item.name) for frame in frames))
+        for item in fields(Labels)
+        if item.name != "score"
+    }
+    if all(frame.score is None for frame in frames):
+        return Labels(**columns)
+    scores = (np.full(len(f), np.nan) if f.score is None else f.score for f in frames)
+    return Labels(**columns, score=column("score", scores))
 
 
 def read_labels(path: Path | str) -> Labels:

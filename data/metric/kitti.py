@@ -84,11 +84,15 @@ def _evaluate_class(
 ) -> dict[str, dict[str, list]]:
     oriented = not (detections.alpha[detections.types == name.lower()] == -10).any()
     result: dict[str, dict[str, list]] = {}
+    roles = [
+        (truth_roles(truth, name, difficulty), detection_roles(detections, name, difficulty))
+        for difficulty in range(len(MIN_HEIGHT))
+    ]
     for loose, min_iou in enumerate(min_overlap):
         suffix = f"@{min_iou}" if loose else ""
-        for difficulty in range(len(MIN_HEIGHT)):
+        for pair in roles:
             for metric in overlaps.iou:
-                scored = _score(name, difficulty, metric, min_iou, truth, detections, overlaps)
+                scored = _score(metric, min_iou, truth, detections, overlaps, *pair)
                 for scored_metric, figures in scored.items():
                     if scored_metric == "aos" and not oriented:
                         continue
@@ -99,17 +103,16 @@ def _evaluate_class(
 
 
 def _score(
-    name: str,
-    difficulty: int,
     metric: str,
     min_iou: float,
     truth: Objects,
     detections: Objects,
     overlaps: Overlaps,
+    roles: np.ndarray,
+    detected: np.ndarray,
 ) -> dict[str, dict[str, float]]:
-    """Figures of one metric at one difficulty; the figures of aos come with bbox."""
-    roles = truth_roles(truth, name, difficulty)
-    detected = detection_roles(detections, name, difficulty)
+    """Figures of one metric for the roles of truth and detections; the figures of aos come with
+    bbox."""
     iou = overlaps.iou[metric]
     matcher = Matcher(overlaps[:3], iou, min_iou, roles, detected, detections.scores)
     count = int((roles == COUNTS).sum())

@@ -7,14 +7,15 @@ COUNTS: it is scored. NEUTRAL (the kit says ignored): a match with it is neither
 OUT: it is left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from millisecond.data.kitti.labels import MIN_HEIGHT, Labels
+from millisecond.data.kitti.labels import MIN_HEIGHT, Labels, joined
 from millisecond.data.metric.reliability import Judged
 from millisecond.ops import paired_overlap_bev
 
@@ -36,24 +37,24 @@ class Objects:
     def of(cls, labels: Sequence[Labels]) -> "Objects":
         """Boxes become (right, forward, up, l, w, h, yaw): the camera's axes relabelled rigidly."""
         sizes = [len(frame) for frame in labels]
-
-        def column(values: Iterable[np.ndarray], *shape: int) -> np.ndarray:
-            flat = [np.zeros(0), *(np.asarray(rows, np.float64).ravel() for rows in values)]
-            return np.concatenate(flat).reshape(-1, *shape)
-
-        x, y, z, length, height, width, rotation = column((f.boxes for f in labels), 7).T
+        whole = joined(labels)
+        x, y, z, length, height, width, rotation = whole.boxes.T
         boxes = np.stack([x, z, height / 2 - y, length, width, height, -rotation], axis=1)
-        types = [kind.lower() for frame in labels for kind in frame.types]
         return cls(
             n_frames=len(sizes),
             frames=np.repeat(np.arange(len(sizes)), sizes),
-            types=np.array(types, dtype=str),
-            difficulty=column(frame.difficulty for frame in labels),
-            alpha=column(frame.alpha for frame in labels),
-            bbox=column((frame.bbox for frame in labels), 4),
+            types=np.char.lower(whole.types),
+            difficulty=whole.difficulty,
+            alpha=whole.alpha,
+            bbox=whole.bbox,
             boxes=boxes,
-            scores=column(np.full(len(f), np.nan) if f.score is None else f.score for f in labels),
+            scores=np.full(len(whole), np.nan) if whole.score is None else whole.score,
         )
+
+    @cached_property
+    def reach(self) -> np.ndarray:
+        """[n] metres: diameter of the circle around a box seen from above."""
+        return np.hypot(self.boxes[:, 3], self.boxes[:, 4])
 
     def starts(self) -> np.ndarray:
         """[n_frames + 1] int64: frame f holds the rows starts[f]:starts[f + 1]."""
@@ -72,24 +73,16 @@ class Overlaps(NamedTuple):
 
 def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
     """Overlaps of all detections with all labelled objects of the same frame."""
-    rows, columns = [], []
-    dont_care = np.zeros(len(detections.scores))
     cared = truth.types != "dontcare"
-    truth_starts, starts = truth.starts(), detections.starts()
-    for frame in np.flatnonzero((np.diff(truth_starts) > 0) & (np.diff(starts) > 0)):
-        here = np.arange(truth_starts[frame], truth_starts[frame + 1])
-        candidates = np.arange(starts[frame], starts[frame + 1])
-        objects, regions = here[cared[here]], here[~cared[here]]
-        near = _may_touch(truth, objects, detections, candidates)
-        pair = np.nonzero(near)
-        rows.append(objects[pair[0]])
-        columns.append(candidates[pair[1]])
-        if len(regions):
-            shared = _image_overlap(truth.bbox[regions, None], detections.bbox[None, candidates])
-            area = _image_area(detections.bbox[candidates])
-            dont_care[candidates] = shared.max(axis=0) / area
-    a = np.concatenate([np.zeros(0, np.int64), *rows])
-    b = np.concatenate([np.zeros(0, np.int64), *columns])
+    touching = [
+        tuple(rows[_may_touch(truth, detections, *pairs)] for rows in pairs)
+        for pairs in _pairs(truth, np.flatnonzero(cared), detections)
+    ]
+    a, b = (np.concatenate(rows) for rows in zip(*touching, strict=True))
+    dont_care = np.zeros(len(detections.scores))
+    for region, inside in _pairs(truth, np.flatnonzero(~cared), detections):
+        shared = _image_overlap(truth.bbox[region], detections.bbox[inside])
+        np.maximum.at(dont_care, inside, shared / _image_area(detections.bbox[inside]))
     one, other = truth.bbox[a], detections.bbox[b]
     shared = _image_overlap(one, other)
     iou = shared / (_image_area(one) + _image_area(other) - shared)
@@ -97,13 +90,30 @@ def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
     return Overlaps(truth.frames[a], a, b, {"bbox": iou, "bev": bev, "3d": volume}, dont_care)
 
 
-def _may_touch(truth: Objects, a: np.ndarray, detections: Objects, b: np.ndarray) -> np.ndarray:
-    """[A, B] bool: image boxes overlap, or circles around the boxes seen from above do."""
-    boxes, others = truth.boxes[a, None], detections.boxes[None, b]
-    apart = np.hypot(boxes[..., 0] - others[..., 0], boxes[..., 1] - others[..., 1])
-    reach = np.hypot(boxes[..., 3], boxes[..., 4]) + np.hypot(others[..., 3], others[..., 4])
-    image = _image_overlap(truth.bbox[a, None], detections.bbox[None, b]) > 0
-    return image | (2 * apart < reach)
+PAIRS = 1 << 15  # at once: they stay in the cache
+
+
+def _pairs(
+    truth: Objects, rows: np.ndarray, detections: Objects
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of the truth, each with every detection of its frame, in parts: rows [P], [P]."""
+    starts = detections.starts()
+    begin, end = starts[truth.frames[rows]], starts[truth.frames[rows] + 1]
+    parts = 1 + int((end - begin).sum()) // PAIRS
+    for part in np.array_split(np.arange(len(rows)), parts):
+        counts = (end - begin)[part]
+        before = np.repeat(np.cumsum(counts) - counts, counts)
+        yield (
+            np.repeat(rows[part], counts),
+            np.arange(counts.sum()) - before + np.repeat(begin[part], counts),
+        )
+
+
+def _may_touch(truth: Objects, detections: Objects, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """[P] bool: image boxes overlap, or circles around the boxes seen from above do."""
+    away = truth.boxes[a, :2] - detections.boxes[b, :2]
+    image = _image_overlap(truth.bbox[a], detections.bbox[b]) > 0
+    return image | (2 * np.hypot(away[:, 0], away[:, 1]) < truth.reach[a] + detections.reach[b])
 
 
 def _image_area(boxes: np.ndarray) -> np.ndarray:
@@ -115,7 +125,8 @@ def _image_area(boxes: np.ndarray) -> np.ndarray:
 def _image_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[..., 4] x [..., 4] -> [...] square pixels that two image boxes share."""
     low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
-    return np.prod(np.maximum(high - low, 0), axis=-1)
+    sides = np.maximum(high - low, 0)
+    return sides[..., 0] * sides[..., 1]
 
 
 def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from millisecond.data.frame import Batch
 from millisecond.detector.config import PRECISIONS, TrainConfig
 from millisecond.detector.cuda_graph import Capacity
 from millisecond.detector.models.layers import Branch, Place
-from millisecond.detector.models.second import Fixed, Second
+from millisecond.detector.models.second import FREE, Fixed, Second
 from millisecond.detector.training.checkpoints import Ema, TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import Criterion
@@ -348,7 +348,9 @@ class GpuTrainer(Trainer):
 
         def index() -> Indexed:
             moved = batch.to(self.processes.device, non_blocking=True)
-            sites = model.sites(moved.points, moved.offsets, Fixed(self._workspace))
+            held = len(batch.labels) <= self.settings.batch_size  # else it is a validation's
+            fixed = Fixed(self._workspace) if held else FREE
+            sites = model.sites(moved.points, moved.offsets, fixed)
             return Indexed(*sites, moved.boxes, moved.labels)
 
         return self._side_stream.run(index)

@@ -38,9 +38,10 @@ MOST_BESIDE_A_GPU = 24  # that `auto` starts: 21 were enough for simulated stree
 def workers_for(wanted: int | Literal["auto"], processes: Processes) -> int:
     """How many workers this process has, as `train.workers` says; every process must call.
 
-    `auto`: none where the network trains on the CPU, whose cores it needs itself. Beside a GPU one
-    for each core but one, of the cores that this process may use: processes of the same host with
-    the same cores share them.
+    `auto`: none where the network trains on the CPU, whose cores it needs itself. Beside a GPU as
+    many as three quarters of the cores that this process may use: its own threads, which launch
+    the steps and pin the batches, need some too. Processes of the same host with the same cores
+    share them.
     """
     if wanted != "auto":
         return wanted
@@ -48,7 +49,7 @@ def workers_for(wanted: int | Literal["auto"], processes: Processes) -> int:
         return 0
     own = platform.node(), os.sched_getaffinity(0)
     together = processes.gather(own).count(own)
-    return min(max(usable_cores() // together - 1, 1), MOST_BESIDE_A_GPU)
+    return min(max(3 * usable_cores() // (4 * together), 1), MOST_BESIDE_A_GPU)
 
 
 def prepare_worker(_) -> None:

@@ -10,11 +10,13 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +36,8 @@ from millisecond.detector.training.trainer import Trainer
 from millisecond.detector.training.validation import Forward, Scores, Validation
 
 FRAMES = 4  # that are drawn
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def draw_first_frames(
@@ -41,15 +45,20 @@ def draw_first_frames(
 ) -> dict[str, np.ndarray]:
     """RGB images [H, W, 3] uint8 by name, of the grid from above."""
     view, palette = View.of_grid(validation.config.grid.range), Palette(validation.classes)
-    pictures = {}
-    for index in range(min(FRAMES, len(validation.dataset))):
-        frame = validation.dataset[index]
-        found = validation.detect(model, forward, frame).named(validation.classes)
+    frames = [validation.dataset[i] for i in range(min(FRAMES, len(validation.dataset)))]
+    shown = []
+    for frame, found in zip(frames, validation.detect(model, forward, frames), strict=True):
         truth = palette.paint(frame.boxes, frame.names)
         boxes = palette.paint(found.boxes, found.names, found.scores)
-        shown = Shown(frame.points, truth, boxes, frame.frame_id)
-        pictures[f"frame {frame.frame_id}"] = draw_birds_eye(shown, view=view)
-    return pictures
+        shown.append(Shown(frame.points, truth, boxes, frame.frame_id))
+    names = [f"frame {frame.frame_id}" for frame in frames]
+    return dict(zip(names, _by_threads(partial(draw_birds_eye, view=view), shown), strict=True))
+
+
+def _by_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Numpy and Pillow let other threads run while they work on a picture."""
+    with ThreadPoolExecutor(FRAMES) as pool:
+        return list(pool.map(work, items))
 
 
 LEVELS = ("easy", "moderate", "hard")
@@ -122,9 +131,13 @@ class Monitor:
         line = f"{when}: validation loss {scores.losses['total']:.3f}, {found}"
         say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
 
-    def picture(self, step: int, name: str, image: np.ndarray) -> None:
-        """An RGB image [H, W, 3] uint8 after a step."""
-        self._write(self._board.add_image, name, image, step, dataformats="HWC")
+    def pictures(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """RGB images [H, W, 3] uint8 by name, after a step."""
+
+        def add(name: str) -> None:
+            self._board.add_image(name, images[name], step, dataformats="HWC")
+
+        self._write(_by_threads, add, images)
 
     def _seconds(self) -> float:
         """Of the training, without the time between a stop and its --resume."""
@@ -200,6 +213,29 @@ class _Clock:
         return other._event.elapsed_time(self._event) / 1e3
 
 
+class Waits:
+    """Seconds in which a device had nothing to do, because data came late.
+
+    On a GPU a wait begins when the last step ends there, however long before the host has begun to
+    ask for data. A step that is still at work when they come has waited for nothing.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._ends: list[tuple[_Clock, _Clock]] = []
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The block waits for data."""
+        begin = _Clock(self._device)
+        yield
+        self._ends.append((begin, _Clock(self._device)))
+
+    def seconds(self) -> float:
+        """Of all blocks; the device must have done what it was given before the last one's end."""
+        return sum(end.since(begin) for begin, end in self._ends)
+
+
 class _Report(NamedTuple):
     """The means of some steps, on their way to the host."""
 
@@ -208,7 +244,7 @@ class _Report(NamedTuple):
     begin: _Clock
     end: _Clock
     frames: int
-    waited: float  # seconds, for data
+    waits: Waits
 
 
 class Meters:
@@ -227,16 +263,13 @@ class Meters:
 
     def restart(self) -> None:
         """Forgets the time since the last numbers: something else than training took it."""
-        self._begin, self._waited = _Clock(self.processes.device), 0.0
+        self._begin, self._waits = _Clock(self.processes.device), Waits(self.processes.device)
         self._records: list[Tensor] = []
         self._frames = 0
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> AbstractContextManager[None]:
         """The block waits for data."""
-        begin = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - begin
+        return self._waits.waiting()
 
     def note(self, record: Tensor, batches: Sequence[Batch]) -> None:
         """A step is done. record: see `Trainer.step`."""
@@ -263,10 +296,10 @@ class Meters:
         means = torch.cat((torch.stack(self._records).mean(0), scale.view(1)))
         self.processes.average([means])
         step, begin = self.trainer.state.step, self._begin
-        frames, waited = self._frames, self._waited
+        frames, waits = self._frames, self._waits
         on_host = means.to("cpu", non_blocking=True)
         self.restart()
-        self._report = _Report(step, on_host, begin, self._begin, frames, waited)
+        self._report = _Report(step, on_host, begin, self._begin, frames, waits)
 
     def _write(self, report: _Report) -> None:
         if self.monitor is None:
@@ -282,7 +315,7 @@ class Meters:
             "optimiser/learning rate": rate,
             "optimiser/momentum": momentum,
             "speed/frames a second": report.frames / elapsed,
-            "speed/share of waiting for data": report.waited / elapsed,
+            "speed/share of waiting for data": report.waits.seconds() / elapsed,
         }
         if state.scaler.is_enabled():
             numbers["optimiser/loss scale"] = scale

@@ -87,6 +87,7 @@ class Training:
                 self._try(partial(self._save_batches, error))
             raise
         finally:
+            self.validation.close()
             if self.monitor:
                 self.monitor.close()
 
@@ -138,7 +139,8 @@ class Training:
     def _rehearse(self, stop: StopSignal) -> None:
         """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
-        scores = self.validation(model, forward, stop.agreed, FIRST_FRAMES)
+        first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for its size
+        scores = self.validation(model, forward, stop.agreed, first)
         if scores is not None and self.monitor:
             self._draw()
 
@@ -152,8 +154,7 @@ class Training:
         improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
-            for name, picture in self._draw().items():
-                self.monitor.picture(state.step, name, picture)
+            self.monitor.pictures(state.step, self._draw())
             self.monitor.scores(state.step, scores, state.best)
         if improved:
             self._try(lambda: self.folder.save_weights(BEST, state))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -16,26 +16,73 @@ from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
 from millisecond.data.augment import in_range
+from millisecond.data.boxes import NamedDetections
 from millisecond.data.checks.leveling import leveled
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.datasets import Dataset
+from millisecond.data.files import out_of_memory
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.labels import Labels
-from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.kitti.results import Camera, frames_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
-from millisecond.detector.inference import Detections, build_postprocessor
+from millisecond.detector.inference import build_postprocessor, split
 from millisecond.detector.models.second import Second
+from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker, workers_for
 from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import StepOutcome
+from millisecond.ops.boxes import SelectedBoxes
+from millisecond.ops.geometry import level_shapes
+from millisecond.ops.kernel_map import fits
+
+# Of a training's batch without gradients: the host would take longer to launch it than a GPU to
+# compute it.
+LARGER = 4
 
 Forward = Callable[[Second, Batch], StepOutcome]
-# a batch, its frames without their points, and how they were levelled for it
-Part = tuple[Batch | None, list[tuple[Frame, Mounting]]]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What the scores of a frame need of it: a worker sends no more."""
+
+    camera: Camera
+    mounting: Mounting  # how the frame was levelled
+
+
+Part = tuple[Batch, list[Rig]]
+
+
+class _Outcome(NamedTuple):
+    """Of the frames of a batch, on the device."""
+
+    losses: Tensor  # in the order of `loss_names`, the sum over the frames
+    capped: Tensor  # int64: points that the cap on voxels has left out
+    boxes: SelectedBoxes
+
+
+class _Arriving:
+    """Boxes of a batch on their way to the host."""
+
+    def __init__(self, boxes: SelectedBoxes, rigs: Sequence[Rig], classes: Sequence[str]):
+        self._rigs, self._classes, self._event = rigs, classes, None
+        self._boxes = SelectedBoxes(*(part.to("cpu", non_blocking=True) for part in boxes))
+        if boxes.boxes.is_cuda:
+            self._event = torch.cuda.Event(blocking=True)  # the host sleeps: it has workers
+            self._event.record()
+
+    def found(self) -> list[NamedDetections]:
+        """The boxes of each frame, where its labels are."""
+        if self._event is not None:
+            self._event.synchronize()  # sync: the boxes of a batch before the latest one
+        return [
+            one._replace(boxes=rig.mounting.boxes_from_network(one.boxes)).named(self._classes)
+            for one, rig in zip(split(self._boxes), self._rigs, strict=True)
+        ]
 
 
 class Scores(NamedTuple):
@@ -59,13 +106,15 @@ class Validation:
 
     def __init__(self, dataset: Dataset, config: Config, processes: Processes):
         self.dataset, self.config, self.processes = dataset, config, processes
-        self.classes, self.batch_size = config.class_names, config.train.batch_size
+        self.classes = config.class_names
+        self.batch_size = frames_at_once(config, processes.device)
         self.workers = workers_for(config.train.workers, processes)
         self.names = loss_names(self.classes, config.model.velocity)
         self.postprocess = build_postprocessor(config).to(processes.device)
         # every validation of so many frames asks for the same
         self._truth = cache(lambda frames: [dataset.labels(index) for index in range(frames)])
         self._anchored: dict[int, np.ndarray] = {}
+        self._open, self._loaders = ExitStack(), dict[range, DataLoader[Part]]()
 
     def __call__(
         self,
@@ -80,57 +129,94 @@ class Validation:
         it says so the answer is None.
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
-        found: dict[int, Labels] = {}
+        found: list[NamedDetections] = []
+        cameras: list[Camera] = []
+        late: list[_Arriving] = []
         truth, device = [], self.processes.device
-        # summed on the device: the boxes alone make the host wait
+        # summed on the device: nothing waits for them
         total = torch.zeros(len(self.names), dtype=torch.float64, device=device)
         capped = torch.zeros((), dtype=torch.int64, device=device)
+
         share = range(self.processes.rank, frames, self.processes.count)
-        indices = iter(share)
-        with evaluating(model), batches_of(self._loader(share)) as batches:
-            for batch, part in self._padded(batches, frames):
+        with evaluating(model):
+            for batch, rigs in self._padded(self._batches(share), frames):
                 if stopped():
                     return None
                 if batch is None:
                     continue
-                predictions, losses, dropped = forward(model, batch)
-                total += losses.flat() * len(part)
-                capped += dropped[1]
+                outcome = self._outcome(model, forward, batch)
+                total += outcome.losses
+                capped += outcome.capped
                 truth.append(
                     torch.cat((batch.boxes[..., :7], batch.labels[..., None]), 2).flatten(0, 1)
                 )
-                detections = self.postprocess(predictions)
-                for (frame, mounting), boxes in zip(part, detections, strict=True):
-                    found[next(indices)] = detections_to_labels(
-                        _back(boxes, mounting).named(self.classes),
-                        frame.calibration,
-                        frame.image_shape,
-                    )
+                cameras += [rig.camera for rig in rigs]
+                late.append(_Arriving(outcome.boxes, rigs, self.classes))
+                if len(late) > 1:  # a GPU is at work on the latest meanwhile
+                    found += late.pop(0).found()
+            for last in late:
+                found += last.found()
         if frames not in self._anchored:
             boxes = torch.cat(truth) if truth else torch.zeros(0, 8)
             self._anchored[frames] = anchored_boxes(self.config, boxes)
-        return self._gather(frames, total.cpu(), int(capped), found, self._anchored[frames])
+        labels = dict(zip(share, frames_to_labels(found, cameras), strict=True))
+        return self._gather(frames, total.cpu(), int(capped), labels, self._anchored[frames])
 
-    def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
-        """What a model finds in one frame."""
-        frame, mounting = leveled(frame, self.config.grid.level)
+    def close(self) -> None:
+        """Ends the workers, which stay from one validation to the next: to fork a process that has
+        a GPU takes 20 ms."""
+        self._open.close()
+        self._loaders.clear()
+
+    def detect(
+        self, model: Second, forward: Forward, frames: Sequence[Frame]
+    ) -> list[NamedDetections]:
+        """What a model finds in each of a few frames."""
         with evaluating(model):
-            batch = collate([frame], self.classes, self.config.model.velocity)
-            predictions = forward(model, batch).predictions
-            return _back(self.postprocess(predictions)[0], mounting)
+            batch, rigs = _collate(self.config, frames)
+            boxes = self._outcome(model, forward, batch).boxes
+            return _Arriving(boxes, rigs, self.classes).found()
 
-    def _loader(self, share: range) -> DataLoader[Part]:
-        """The batches of this process's share of the frames."""
-        return DataLoader(
+    def _outcome(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
+        """Of a batch; of its halves, one after the other, where a GPU has no room for it."""
+        frames = len(batch.frame_ids)
+        try:
+            return self._undivided(model, forward, batch)
+        except RuntimeError as error:
+            if frames <= self.config.train.batch_size or not out_of_memory(error):
+                raise
+        middle = frames // 2
+        one = self._outcome(model, forward, batch.part(0, middle))
+        other = self._outcome(model, forward, batch.part(middle, frames))
+        boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
+        return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
+
+    def _undivided(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
+        predictions, losses, dropped = forward(model, batch)
+        boxes = self.postprocess.select(predictions)
+        return _Outcome(losses.flat() * len(batch.frame_ids), dropped[1], boxes)
+
+    def _batches(self, share: range) -> Iterator[Part]:
+        """Of this process's share of the frames, by workers that stay until `close`."""
+        if share in self._loaders:
+            return iter(self._loaders[share])
+        workers = min(self.workers, math.ceil(len(share) / self.batch_size))
+        loader = self._loaders[share] = DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
-            num_workers=self.workers,
+            num_workers=workers,
             collate_fn=partial(_collate, self.config),
+            pin_memory=self.processes.device.type == "cuda",
+            persistent_workers=workers > 0,
+            prefetch_factor=1 if workers else None,  # as much memory as a training's small batches
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
+        return self._open.enter_context(batches_of(loader))
 
-    def _padded(self, batches: Iterator[Part], frames: int) -> Iterable[Part]:
+    def _padded(
+        self, batches: Iterator[Part], frames: int
+    ) -> Iterable[Part | tuple[None, list[Rig]]]:
         """As many batches in each process: the last ones may be None and empty."""
         largest_share = math.ceil(frames / self.processes.count)
         count = math.ceil(largest_share / self.batch_size)
@@ -168,6 +254,16 @@ class Validation:
         return evaluate([detections[index] for index in order], truth, known, least)
 
 
+def frames_at_once(config: Config, device: torch.device) -> int:
+    """Frames that a validation takes through the network at once: a training's on a CPU; on a GPU
+    up to LARGER times as many, as long as there is an index for them. A frame's losses and boxes do
+    not depend on the frames beside it, but for rounding."""
+    size, shapes = config.train.batch_size, level_shapes(config.grid.voxel_grid.sparse_shape, DOWNS)
+    if device.type == "cpu":
+        return size
+    return next((n * size for n in range(LARGER, 1, -1) if fits(n * size, shapes)), size)
+
+
 def anchored_boxes(config: Config, boxes: Tensor) -> np.ndarray:
     """[K, 2] of each class: boxes that an anchor matches, and all of them in range.
 
@@ -193,14 +289,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def _back(found: Detections, mounting: Mounting) -> Detections:
-    """In the frame of the labels."""
-    return found._replace(boxes=mounting.boxes_from_network(found.boxes))
-
-
 def _collate(config: Config, frames: Sequence[Frame]) -> Part:
-    """The points are in the batch: a worker need not send them twice."""
     made, mountings = zip(*(leveled(frame, config.grid.level) for frame in frames), strict=True)
-    known = [replace(frame, points=frame.points[:0].copy()) for frame in frames]
     batch = collate(made, config.class_names, config.model.velocity)
-    return batch, list(zip(known, mountings, strict=True))
+    rigs = [
+        Rig((frame.calibration, frame.image_shape), mounting)
+        for frame, mounting in zip(frames, mountings, strict=True)
+    ]
+    return batch, rigs

@@ -1,9 +1,13 @@
 """Label files against lines written by hand."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
-from millisecond.data.kitti.labels import read_labels, write_labels
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.kitti.labels import CALIBRATION, Labels, read_labels, write_labels
+from millisecond.data.kitti.results import TOGETHER, detections_to_labels, frames_to_labels
 
 CAR = "Car 0.10 1 -1.33 597.59 176.18 720.90 261.14 1.47 1.60 3.66 1.07 1.55 14.44 -1.25"
 DONT_CARE = "DontCare -1 -1 -10 800.38 163.67 825.45 184.07 -1 -1 -1 -1000 -1000 -1000 -10"
@@ -112,3 +116,26 @@ def test_real_labels_survive_writing(kitti, tmp_path):
         back = read_labels(tmp_path / "copy.txt")
         for column in ("types", "truncated", "occluded", "alpha", "bbox", "boxes"):
             np.testing.assert_array_equal(getattr(back, column), getattr(labels, column))
+
+
+def test_frames_together_are_rounded_to_the_same_labels():
+    """As by themselves: without boxes, behind the camera, by cameras of several kinds."""
+    rng, names = np.random.default_rng(0), np.array(["Car", "Pedestrian", "Cyclist"])
+    turned = replace(CALIBRATION, p2=CALIBRATION.p2 + rng.uniform(0, 1, (3, 4)))
+    cameras = [(None, None), (CALIBRATION, (375, 1242)), (turned, (375, 1242)), (turned, None)]
+    cameras += [(replace(turned), (370, 1224))]
+    found = []
+    for _ in range(TOGETHER + 100):
+        count = rng.integers(0, 30)
+        places = rng.uniform((-5, -40, -3), (70, 40, 1), (count, 3))
+        boxes = np.hstack((places, rng.uniform(0.5, 5, (count, 3)), rng.uniform(-4, 4, (count, 1))))
+        scores, kinds = rng.uniform(0, 1, count).astype("f4"), rng.choice(names, count)
+        found.append(NamedDetections(boxes.astype("f4"), scores, tuple(kinds)))
+    own = [cameras[number] for number in rng.integers(0, len(cameras), len(found))]
+    made = frames_to_labels(found, own)
+    for one, camera, together in zip(found, own, made, strict=True):
+        alone = detections_to_labels(one, *camera)
+        for column in fields(Labels):
+            a, b = getattr(alone, column.name), getattr(together, column.name)
+            np.testing.assert_array_equal(a, b, column.name)
+    assert frames_to_labels([], []) == []

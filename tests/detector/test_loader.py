@@ -260,8 +260,8 @@ class Beside(Processes):
 @pytest.mark.parametrize(
     ("cores", "processes", "workers"),
     [
-        (16, Processes, 15),
-        (16, Beside, 7),
+        (16, Processes, 12),
+        (16, Beside, 6),
         (2, Processes, 1),
         (1, Beside, 1),
         (128, Beside, MOST_BESIDE_A_GPU),

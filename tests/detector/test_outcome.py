@@ -1,12 +1,16 @@
-"""What a training says at its end: read from a log, here of made-up numbers."""
+"""What a training says at its end, read from a log, here of made-up numbers; how it measures its
+waiting for data."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from millisecond.detector.config import load_config
+from millisecond.detector.training.monitor import Waits
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 
 CONFIG = load_config(
@@ -107,3 +111,39 @@ def test_a_log_with_a_line_half_written(tmp_path):
     assert read_records(path) == []
     path.write_text(json.dumps({"step": 3}) + '\n7\n[]\n{"step": "8"}\n{"step": 2')
     assert read_records(path) == [{"step": 3}]
+
+
+class Device:
+    """A GPU and its host on one clock: an event is passed when the GPU is done with its work."""
+
+    def __init__(self):
+        self.now = self.busy_until = 0.0  # seconds
+
+    def __call__(self, enable_timing):  # instead of a torch.cuda.Event
+        return Event(self)
+
+
+class Event:
+    def __init__(self, device):
+        self.device = device
+
+    def record(self):
+        self.at = max(self.device.now, self.device.busy_until)
+
+    def elapsed_time(self, other):
+        return 1e3 * (other.at - self.at)
+
+
+@pytest.mark.parametrize(("kind", "waited"), [("cuda", 0 + 2 + 4), ("cpu", 7 + 7 + 4)])
+def test_waiting_is_the_time_without_work_for_the_device(monkeypatch, kind, waited):
+    device = Device()
+    monkeypatch.setattr(torch.cuda, "Event", device)
+    monkeypatch.setattr(time, "perf_counter", lambda: device.now)
+    waits = Waits(torch.device(kind))
+    # what the GPU has to do, what the host does beside it, how long it then waits, in seconds
+    for step, elsewhere, late in ((10, 1, 7), (4, 1, 7), (3, 6, 4)):
+        device.busy_until = max(device.now, device.busy_until) + step
+        device.now += elsewhere
+        with waits.waiting():
+            device.now += late
+    assert waits.seconds() == pytest.approx(waited)

@@ -192,6 +192,9 @@ def test_a_restored_state_goes_on_through_the_graph(batches):
 
 
 def test_validation_in_between_changes_nothing(batches):
+    """Also one that takes more frames at once than a step."""
+    classes = parse_config(CONFIG).class_names
+    five = collate([simulate(seed) for seed in range(5)], classes).pin_memory()
     trainer = build("train.precision=fp16")
     want = train(build("train.precision=fp16"), batches, 4)
     model = trainer.state.model
@@ -200,8 +203,9 @@ def test_validation_in_between_changes_nothing(batches):
         records.append(trainer.step([batch]))
         model.eval()
         with torch.inference_mode():
-            predictions = trainer.forward(model, batch).predictions
-            assert len(predictions.class_logits) == 2
+            for part in (batch, five):
+                predictions = trainer.forward(model, part).predictions
+                assert len(predictions.class_logits) == len(part.labels)
         model.train()
     got = [torch.stack(records), *model.state_dict().values()]
     assert_same_bits(want[: len(got)], got)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from millisecond.detector.training.loader import (
     workers_for,
 )
 from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.training.monitor import Waits
 from millisecond.detector.training.trainer import Indexed, Trainer
 from millisecond.ops.lab.timing import Times, by_turns, kernel_time
 
@@ -174,33 +175,37 @@ class _Run:
         if cuda:
             torch.cuda.empty_cache()  # what the parts have left
             torch.cuda.reset_peak_memory_stats(self.device)
-        alone, own = self._mean_step(batch for _ in range(WARM_UP + repeats))
+        alone, own, _ = self._mean_step(batch for _ in range(WARM_UP + repeats))
         peak = torch.cuda.max_memory_reserved(self.device) / 2**30 if cuda else 0.0
         with self.batches() as batches:
-            loaded, _ = self._mean_step(islice(batches, WARM_UP + repeats))
+            loaded, _, waited = self._mean_step(islice(batches, WARM_UP + repeats))
         return {
             "whole step, ms": alone,
             **({"of it the host's own work, ms": own} if cuda else {}),
             "whole step with the loader, ms": loaded,
-            "idle for want of data, %": max(0.0, 100 * (1 - alone / loaded)),
+            "idle for want of data, %": 100 * waited / loaded,
             "peak memory, GiB": peak,
         }
 
-    def _mean_step(self, batches: Iterator[Batch]) -> tuple[float, float]:
-        """Milliseconds per step, many on the way at once as in training, and how many of them
-        the calling thread was at work, not waiting."""
-        own = 0.0
+    def _mean_step(self, batches: Iterator[Batch]) -> tuple[float, float, float]:
+        """Milliseconds per step, many on the way at once as in training; how many of them the
+        calling thread was at work in a step, not waiting; how many the device waited for data."""
+        own, waits = 0.0, Waits(self.device)
         record: Tensor | None = None
-        for number, batch in enumerate(batches):
+        for number in count():
             if number == WARM_UP:
                 _wait(record)
-                begin = time.perf_counter()
+                begin, waits = time.perf_counter(), Waits(self.device)
+            with waits.waiting():
+                batch = next(batches, None)
+            if batch is None:
+                break
             worked = time.thread_time()
             record = self.trainer.step([batch])
             own += time.thread_time() - worked if number >= WARM_UP else 0.0
-            count = number + 1 - WARM_UP
         _wait(record)
-        return 1e3 * (time.perf_counter() - begin) / count, 1e3 * own / count
+        steps = 1e-3 * (number - WARM_UP)
+        return (time.perf_counter() - begin) / steps, own / steps, waits.seconds() / steps
 
 
 def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -1,0 +1,120 @@
+"""A validation finds the same whatever the size of its batches and the number of its workers."""
+
+from dataclasses import fields, replace
+from functools import partial
+from multiprocessing import active_children
+
+import numpy as np
+import pytest
+import torch
+
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.labels import Labels
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.training import validation as module
+from millisecond.detector.training.build import build_trainer
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.training.validation import LARGER, Validation, frames_at_once
+from tests.helpers.minute_training import write_minute_training
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+FRAMES = 9
+
+
+@pytest.fixture(scope="module")
+def minute(tmp_path_factory):
+    """Configuration, frames, and a trainer whose network knows nothing and finds many boxes."""
+    path, root = write_minute_training(tmp_path_factory.mktemp("minute"))
+    config = load_config(path, ["postprocess.score=0.001"])
+    torch.manual_seed(0)
+    model, criterion = build_second(config), build_criterion(config)
+    return (
+        config,
+        KittiDataset(root, "train"),
+        build_trainer(model, criterion, config.train, 1, ALONE),
+    )
+
+
+def found_by(monkeypatch, minute, validation: Validation, forward=None) -> tuple:
+    """The scores, and the labels that the metric was given."""
+    _, _, trainer = minute
+    seen: list[Labels] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "evaluate", lambda detections, *_: seen.extend(detections) or {})
+        scores = validation(trainer.state.model, forward or trainer.forward)
+    assert scores.frames == len(seen) == FRAMES
+    assert sum(map(len, seen)) > 10 * FRAMES
+    return scores, seen
+
+
+def assert_same(one: tuple, other: tuple) -> None:
+    for a, b in zip(one[1], other[1], strict=True):
+        for column in fields(Labels):
+            assert np.array_equal(getattr(a, column.name), getattr(b, column.name)), column.name
+    assert one[0].losses == pytest.approx(other[0].losses, rel=1e-5)
+    assert one[0].capped == other[0].capped
+
+
+def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
+    """Also one that a GPU has no room for, which is halved until there is."""
+    config, frames, trainer = minute
+    validation = Validation(frames, config, ALONE)
+    assert validation.batch_size == config.train.batch_size == 2
+    want = found_by(monkeypatch, minute, validation)
+    validation = Validation(frames, config, ALONE)
+    validation.batch_size = 2 * LARGER
+    tried: list[int] = []
+
+    def narrow(room, model, batch):
+        tried.append(len(batch.frame_ids))
+        if tried[-1] > room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return trainer.forward(model, batch)
+
+    for room, sizes in ((8, [8, 1]), (3, [8, 4, 2, 2, 4, 2, 2, 1])):
+        tried.clear()
+        assert_same(want, found_by(monkeypatch, minute, validation, partial(narrow, room)))
+        assert tried == sizes
+    with pytest.raises(torch.OutOfMemoryError):  # no room for what a training step takes
+        found_by(monkeypatch, minute, validation, partial(narrow, 1))
+
+
+def test_workers_stay_until_they_are_closed(monkeypatch, minute):
+    """They find what the process itself finds, each time; a validation of fewer frames than they
+    take together starts as many as it has batches for."""
+    config, frames, trainer = minute
+    want = found_by(monkeypatch, minute, Validation(frames, config, ALONE))
+    some = replace(config, train=replace(config.train, workers=2))
+    validation, others = Validation(frames, some, ALONE), set(active_children())
+    try:
+        assert validation(trainer.state.model, trainer.forward, limit=2).frames == 2
+        assert len(set(active_children()) - others) == 1
+        assert_same(want, found_by(monkeypatch, minute, validation))
+        own = set(active_children()) - others
+        assert len(own) == 1 + 2
+        assert_same(want, found_by(monkeypatch, minute, validation))
+        assert set(active_children()) - others == own
+    finally:
+        validation.close()
+    assert set(active_children()) <= others
+    assert_same(want, found_by(monkeypatch, minute, validation))  # opened again
+    validation.close()
+
+
+def test_a_stopped_validation_has_no_scores(minute):
+    config, frames, trainer = minute
+    asked = iter([0, 0, 15])
+    validation = Validation(frames, config, ALONE)
+    assert validation(trainer.state.model, trainer.forward, lambda: next(asked)) is None
+
+
+def test_a_gpu_takes_larger_batches_while_there_is_an_index(monkeypatch, minute):
+    config, cuda = minute[0], torch.device("cuda")
+    assert frames_at_once(config, ALONE.device) == 2
+    for most, frames in ((100, 2 * LARGER), (7, 6), (5, 4), (1, 2)):
+        monkeypatch.setattr(
+            module, "fits", lambda batch_size, shapes, most=most: batch_size <= most
+        )
+        assert frames_at_once(config, cuda) == frames
