@@ -79,15 +79,13 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
   const uint32_t middle =
       shared_address(tiling.rest) + group * HEAD_STEPS * ROWS * LINE;  // [HEAD_STEPS][ROWS][LINE]
   const HalfBiases out_bias(p.head_bias);
-  const auto all_rows = [](int) { return 3; };
   float out[2][ROWS / 2] = {};
   for (int panel = 0; panel < p.width / PANEL; ++panel) {
     // ---- up-sampling ----
     const HalfBiases bias(p.up_bias + (blockIdx.y * (p.width / PANEL) + panel) * PANEL);
     float sum[2][ROWS / 2] = {};
-    multiply_panel<T, ROWS>(
-        sum, p.c_in / SLICE, tiling, barriers, at,
-        [&](int, int stage) { return tiling.lines + (stage * GROUPS + group) * ROWS * LINE; }, 0, all_rows);
+    multiply_panel<T, ROWS>(sum, p.c_in / SLICE, tiling, barriers, at,
+                            [&](int, int stage) { return tiling.lines + (stage * GROUPS + group) * ROWS * LINE; });
 
     // ---- features to shared memory ----
     sync_group(group);  // the features of the panel before have been read
@@ -112,9 +110,8 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
     sync_group(group);
 
     // ---- heads ----
-    multiply_panel<T, ROWS>(
-        out, HEAD_STEPS, tiling, barriers, at, [&](int step, int) { return middle + step * ROWS * LINE; }, 0,
-        all_rows);
+    multiply_panel<T, ROWS>(out, HEAD_STEPS, tiling, barriers, at,
+                            [&](int step, int) { return middle + step * ROWS * LINE; });
   }
 
   // ---- store: four outputs of a row per thread ----

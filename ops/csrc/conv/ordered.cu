@@ -317,7 +317,6 @@ template <int ROWS>
 struct TileRows {
   int rows[ROWS];           // of the table, -1: none
   int offsets[MAX_VOLUME];  // those that some row has
-  int halves[MAX_VOLUME];   // which halves of the rows have them, see multiply_panel
   uint32_t present[ROWS / WARP];
 
   // By the whole block; sources: [offset][ROWS], -1: zeros. Returns the number of offsets, at least 1.
@@ -336,14 +335,7 @@ struct TileRows {
 #pragma unroll
     for (int i = 0; i < ROWS / WARP; ++i) mask |= present[i];
     if (mask == 0) mask = 1;  // rows of zeros
-    if (thread < MAX_VOLUME && (mask >> thread & 1)) {
-      const int place = __popc(mask & ((1u << thread) - 1));
-      uint32_t first = 0, second = 0;
-#pragma unroll
-      for (int i = 0; i < ROWS / WARP; ++i) (i < ROWS / WARP / 2 ? first : second) |= present[i];
-      offsets[place] = thread;
-      halves[place] = max(1u, (first >> thread & 1) + 2 * (second >> thread & 1));
-    }
+    if (thread < MAX_VOLUME && (mask >> thread & 1)) offsets[__popc(mask & ((1u << thread) - 1))] = thread;
     __syncthreads();
     const int count = __popc(mask);
     for (int i = thread; i < count * ROWS; i += WARPGROUP_THREADS) {
@@ -395,8 +387,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
   const auto lines_of = [&](int, int stage) { return ring.lines + stage * ROWS * LINE; };
   if constexpr (PANELS<ROWS> == 2) {
     float sum[2][ROWS / 2] = {};
-    multiply_panel<T, ROWS, 2>(sum, steps, ring, barriers, at, lines_of, group,
-                               [&](int step) { return tile.halves[step % count]; });
+    multiply_panel<T, ROWS, 2>(sum, steps, ring, barriers, at, lines_of, group);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       store<T, ROWS>(p, sum[half], channel_of_warp(2 * blockIdx.x + group, half), tile);

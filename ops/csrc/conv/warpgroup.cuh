@@ -189,45 +189,24 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps
   barriers.release(before);
 }
 
-// Begins the products of a step with both halves of a panel.
-template <typename T, int ROWS>
-__device__ __forceinline__ void multiply_halves(float (&first)[ROWS / 2], float (&second)[ROWS / 2], uint64_t a,
-                                                uint64_t b) {
-  products_begin();
-#pragma unroll
-  for (int k = 0; k < LINE / 32; ++k) {
-    Product<T, ROWS>::add(first, a + 2 * k, b + 2 * k);
-    Product<T, ROWS>::add(second, a + ((WEIGHT_BYTES / 2) >> 4) + 2 * k, b + 2 * k);
-  }
-  products_commit();
-}
-
-template <int SIZE, int ALL>
-__device__ __forceinline__ float (&part_of(float (&sums)[ALL], int number))
-    [SIZE] { return reinterpret_cast<float (&)[SIZE]>(sums[number * SIZE]); }
-
 // The same for all channels of a panel, in two halves: each group has its own panel or its own rows. panel: the
-// group's in a step. rows_of(step): 1: the first half of the rows alone has the step, 2: the second half, 3: both.
-template <typename T, int ROWS, int PANELS = 1, typename LinesOf, typename RowsOf>
-__device__ __forceinline__
-    void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring, Barriers& barriers, Position& at,
-                        LinesOf lines_of, int panel, RowsOf rows_of) {
+// group's in a step.
+template <typename T, int ROWS, int PANELS = 1, typename LinesOf>
+__device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
+                                               Barriers& barriers, Position& at, LinesOf lines_of, int panel = 0) {
   int before = -1, step = 0;
   do {
     barrier_wait(&barriers.full[at.stage], at.phase);
     const uint64_t a = matrix_descriptor(ring.weights + (at.stage * PANELS + panel) * WEIGHT_BYTES);
+    const uint64_t half = (WEIGHT_BYTES / 2) >> 4;
     const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
-    const int rows = rows_of(step);
-    if (rows == 3) {
-      multiply_halves<T, ROWS>(sum[0], sum[1], a, b);
-    } else if constexpr (ROWS == 128) {
-      if (rows == 1) {
-        multiply_halves<T, ROWS / 2>(part_of<ROWS / 4>(sum[0], 0), part_of<ROWS / 4>(sum[1], 0), a, b);
-      } else {
-        multiply_halves<T, ROWS / 2>(part_of<ROWS / 4>(sum[0], 1), part_of<ROWS / 4>(sum[1], 1), a,
-                                     b + ((ROWS / 2 * LINE) >> 4));
-      }
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < LINE / 32; ++k) {
+      Product<T, ROWS>::add(sum[0], a + 2 * k, b + 2 * k);
+      Product<T, ROWS>::add(sum[1], a + half + 2 * k, b + 2 * k);
     }
+    products_commit();
     products_wait<1>();
     if (before >= 0) barriers.release(before);
     before = at.stage;
