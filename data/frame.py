@@ -6,10 +6,12 @@ the centre of the volume, l lies along the heading, yaw is counter-clockwise fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -68,6 +70,9 @@ class Frames(Protocol):
     def __getitem__(self, index: int, /) -> Frame: ...
 
 
+Layout: TypeAlias = tuple[tuple[torch.dtype, tuple[int, ...]], ...]  # of tensors
+
+
 class Batch(NamedTuple):
     """Frames as the network takes them; frame b owns points[offsets[b]:offsets[b + 1]]."""
 
@@ -89,11 +94,46 @@ class Batch(NamedTuple):
         return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        return self._moved(lambda tensor: tensor.pin_memory())
+        return _batch_of(*self._packed(pin=True))
+
+    def __reduce__(self) -> tuple:
+        # a process that sends a tensor opens a file and a connection for each piece of memory
+        return _batch_of, self._packed()
+
+    def _packed(self, pin: bool = False) -> tuple[Tensor, Layout, tuple[str, ...]]:
+        """All tensors one behind another as bytes [N]."""
+        tensors = self[:4]
+        layout = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
+        memory = torch.empty(_ends(layout)[-1], dtype=torch.uint8, pin_memory=pin)
+        for place, tensor in zip(_places(memory, layout), tensors, strict=True):
+            place.copy_(tensor)
+        return memory, layout, self.frame_ids
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
         points, offsets, boxes, labels = map(move, self[:4])
         return Batch(points, offsets, boxes, labels, self.frame_ids)
+
+
+ALIGNMENT = 16  # bytes
+
+
+def _ends(layout: Layout) -> list[int]:
+    """Bytes up to the end of each tensor."""
+    sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in layout]
+    return list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+
+
+def _places(memory: Tensor, layout: Layout) -> list[Tensor]:
+    parts = memory.tensor_split(_ends(layout)[:-1])
+    return [
+        part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        for part, (dtype, shape) in zip(parts, layout, strict=True)
+    ]
+
+
+def _batch_of(memory: Tensor, layout: Layout, frame_ids: tuple[str, ...]) -> Batch:
+    points, offsets, boxes, labels = _places(memory, layout)
+    return Batch(points, offsets, boxes, labels, frame_ids)
 
 
 def collate(frames: Sequence[Frame], classes: Sequence[str], velocity: bool = False) -> Batch:

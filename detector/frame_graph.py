@@ -105,7 +105,7 @@ class FrameGraph:
         before = busy or LAUNCHES_BLOCK
         with torch.cuda.stream(self._stream) if beside else nullcontext():
             try:
-                # other threads copy a large cloud while this one launches; the GPU need not wait
+                # another thread copies a large cloud while this one launches: the GPU waits less
                 stage_points(ready, self._points, self._staged, before)
                 self._replay()
                 if not before:

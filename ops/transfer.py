@@ -145,7 +145,7 @@ def stage_points(
     """Copies the clouds to `points`, behind the first staged[0], piece by piece. After each piece
     staged[0] rises, so that a `load_points` that already runs on a GPU can copy this piece.
 
-    Several threads copy large clouds. finish: False returns at once, and other threads may have
+    Two threads copy large clouds. finish: False returns at once, and the other thread may have
     begun by then. The next call with the same `staged` copies the rest first; until then nobody may
     change the clouds or `staged`.
     """

@@ -27,7 +27,7 @@ namespace {
 
 using Random = std::mt19937;
 
-constexpr int PIECE = 32 << 10, LARGE = 256 << 10;  // bytes, as in stage.cpp
+constexpr int PIECE = 32 << 10, LARGE = 1 << 20;  // bytes, as in stage.cpp
 constexpr char FREE = 0x5A;
 
 int below(Random& random, int limit) { return static_cast<int>(random() % unsigned(limit)); }
@@ -105,7 +105,7 @@ struct Case {
 void stage_many(unsigned seed, int rounds) {
   Random random(seed);
   for (int round = 0; round < rounds; ++round) {
-    Case now(random, below(random, 3) ? 4 : 20);
+    Case now(random, below(random, 3) ? 4 : 50);
     std::thread reader([&] { now.watch(); });
     {
       const Staging staging(now.pinned(), now.clouds);
@@ -128,7 +128,7 @@ bool comes_early(int bytes) {
   return staged == bytes / 16;
 }
 
-// A child of a fork has no helpers, and the lock that they share may stay locked there.
+// A child of a fork has no helper, and the lock that it shares may stay locked there.
 void stage_in_forks(int forks) {
   std::atomic<bool> ended{false};
   const std::vector<char> from(LARGE, 1);
@@ -171,7 +171,7 @@ int main(int, char** arguments) {
   std::vector<std::thread> callers;
   for (unsigned i = 0; i < 3; ++i) callers.emplace_back(stage_many, seed * 3 + i, rounds);
   for (std::thread& caller : callers) caller.join();
-  std::printf("%d helpers, early:", threads() - threads_before);
+  std::printf("helpers %d, early:", threads() - threads_before);
   for (int bytes : {LARGE - 16, LARGE, 4 << 20}) std::printf(" %d", comes_early(bytes));
   std::printf("\n");
   stage_in_forks(rounds);

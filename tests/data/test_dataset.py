@@ -1,5 +1,7 @@
 """KittiDataset on the miniature tree and the real frames; a mistake in a tree is one line."""
 
+import io
+import math
 import pickle
 import warnings
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from millisecond.data.formats.clouds import read_points
-from millisecond.data.frame import Frame, collate
+from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.dataset import KittiDataset
 from tests.helpers.kitti_miniature import CAR, IDS, IMAGE, PEDESTRIAN, PLANE, write_miniature
 
@@ -213,6 +215,39 @@ def test_collate_pads_to_the_longest(root):
     assert batch.labels.tolist() == [[0, 0], [1, 2]] and batch.boxes.shape == (2, 2, 7)
     with pytest.raises(ValueError, match="at least one frame"):
         collate([], ["Car"])
+
+
+def batches():
+    """With no points, an odd number of bytes, channels of one's own, and a part of a batch."""
+    draw = torch.Generator().manual_seed(4)
+    for points, frames, channels, width in ((0, 1, 4, 7), (13, 3, 5, 9), (501, 2, 6, 7)):
+        ends = torch.linspace(0, points, frames + 1).int()
+        boxes = torch.randn(frames, 3, width, generator=draw)
+        labels = torch.randint(0, 4, (frames, 3), generator=draw)
+        cloud = torch.randn(points, channels, generator=draw)
+        whole = Batch(cloud, ends, boxes, labels, tuple("abc"[:frames]))
+        yield whole
+        yield whole.part(frames // 2, frames)
+
+
+@pytest.mark.parametrize("batch", list(batches()))
+def test_a_batch_goes_to_another_process_as_one_tensor(batch):
+    batch.boxes[0, 0, 0] = math.nan
+    sent = []
+
+    class Sender(pickle.Pickler):
+        def reducer_override(self, value):
+            if isinstance(value, torch.Tensor):
+                sent.append(value)
+            return NotImplemented
+
+    memory = io.BytesIO()
+    Sender(memory).dump(batch)
+    found = pickle.loads(memory.getvalue())
+    assert len(sent) == 1 and isinstance(found, Batch) and found.frame_ids == batch.frame_ids
+    for a, b in zip(found[:4], batch[:4], strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
 
 
 def test_frame_that_does_not_fit_together():

@@ -236,7 +236,7 @@ def test_points_come_before_a_launch_that_blocks(weights, monkeypatch):
 
 def test_a_launch_that_fails_leaves_the_cloud_to_its_owner(weights, monkeypatch):
     detector = Detector.from_weights(weights, "cuda", "fp16")
-    points, copied = street(60_000, 1), []
+    points, copied = street(80_000, 1), []
     expected, _ = detector.detect(points)
 
     def failing(graph: FrameGraph) -> None:

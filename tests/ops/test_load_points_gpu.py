@@ -146,9 +146,9 @@ def test_points_that_come_while_the_kernel_waits(channels):
 
 
 @pytest.mark.parametrize("channels", [4, 5])
-def test_points_that_other_threads_begin_to_copy(channels):
+def test_points_that_another_thread_begins_to_copy(channels):
     """Large clouds and small ones; the kernel starts when some points are there."""
-    sizes = (60_000, 0, 900)
+    sizes = (90_000, 0, 900)
     fresh, offsets = clouds(7, sizes, 1.0, 0.004, channels)
     workspace = load_workspace(3, torch.device("cuda"))
     for total in (sum(sizes), 900):
@@ -173,12 +173,12 @@ def test_points_that_other_threads_begin_to_copy(channels):
 
 
 def test_a_call_first_ends_what_the_last_one_began():
-    points, staged = torch.zeros(60_000, 4, pin_memory=True), counter(0, 0)
-    stage_points([torch.ones(50_000, 4)], points, staged, finish=False)
+    points, staged = torch.zeros(90_000, 4, pin_memory=True), counter(0, 0)
+    stage_points([torch.ones(80_000, 4)], points, staged, finish=False)
     stage_points([torch.full((9000, 4), 2.0)], points, staged, finish=False)
-    assert staged[0] >= 50_000 and (points[:50_000] == 1).all()
+    assert staged[0] >= 80_000 and (points[:80_000] == 1).all()
     stage_points([], points, staged)
-    assert staged.tolist() == [59_000, 0] and (points[50_000:59_000] == 2).all()
+    assert staged.tolist() == [89_000, 0] and (points[80_000:89_000] == 2).all()
 
 
 @pytest.mark.parametrize("channels", [4, 5])

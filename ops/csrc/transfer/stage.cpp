@@ -21,10 +21,10 @@ namespace {
 // The GPU reads a piece while the host copies the next. Smaller pieces cost more signals. With larger pieces the
 // GPU waits longer for the last one.
 constexpr int64_t PIECE_BYTES = 32 << 10;
-// Clouds from this size on are copied by several threads. To wake one costs the caller 5 us, and it copies 20 to
-// 40 us later. By then the caller alone has copied most of a smaller cloud, at 7 GB/s.
-constexpr int64_t LARGE_BYTES = 256 << 10;
-constexpr int MOST_HELPERS = 3;
+// Clouds from this size on are copied by two threads: a sweep, not what a camera sees of it. To wake a thread
+// costs the caller 5 us, and it copies 20 to 40 us later. Three threads more gained no more than one: the GPU then
+// waits for other things. The more threads, the more often one of them loses its core amid a piece.
+constexpr int64_t LARGE_BYTES = 1 << 20;
 
 #ifdef __x86_64__
 constexpr size_t LINE = 64;
@@ -70,7 +70,7 @@ struct Staging::Copying {
   const Pinned to;
   std::vector<Piece> pieces;
   int end;              // points that are there after the last piece
-  bool shared = false;  // other threads may copy pieces
+  bool shared = false;  // another thread may copy pieces
   std::atomic<size_t> taken{0};
   std::atomic<int> there;  // points that are, again: the GPU keeps the line of the other number busy
 
@@ -104,7 +104,7 @@ struct Staging::Copying {
     there.store(piece.last, std::memory_order_release);
   }
 
-  // Until all points before this one are there, which other threads copy. They may have lost their core.
+  // Until all points before this one are there, which another thread copies. It may have lost its core.
   void wait_for(int point) const {
     for (int turn = 0; there.load(std::memory_order_acquire) < point; ++turn) {
       turn < 1000 ? pause() : std::this_thread::yield();
@@ -116,51 +116,47 @@ struct Staging::Copying {
   }
 };
 
-// Threads that sleep until there is a large cloud. Nobody waits for a thread that has not taken a piece.
-class Staging::Helpers {
+// A thread that sleeps until there is a large cloud. Nobody waits for it before it has taken a piece.
+class Staging::Helper {
  public:
-  // Null where this process has one core, or is a fork: its parent's threads are not there, and one of them may
-  // have held the lock.
-  static Helpers* get() {
-    static Helpers* const helpers = new Helpers;  // never freed: the threads use it until the process ends
-    return helpers->there_ && helpers->process_ == getpid() ? helpers : nullptr;
+  // Null where this process has one core, or is a fork: its parent's thread is not there, and may have held the
+  // lock.
+  static Helper* get() {
+    static Helper* const helper = new Helper;  // never freed: the thread uses it until the process ends
+    return helper->there_ && helper->process_ == getpid() ? helper : nullptr;
   }
 
   void call(const std::shared_ptr<Copying>& copying) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       copying_ = copying;
-      ++calls_;
     }
     called_.notify_one();
   }
 
  private:
-  Helpers() {
+  Helper() {
     cpu_set_t cores;  // std::thread::hardware_concurrency() counts cores, too, that this process may not use
-    const int usable = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < 2) return;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
     try {
-      for (int i = 0; i < std::min(usable - 1, MOST_HELPERS); ++i, there_ = true) {
-        std::thread([this] { help(); }).detach();
-      }
+      std::thread([this] { help(); }).detach();
+      there_ = true;
     } catch (const std::system_error&) {  // the process may have no more threads
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void help() {
-    for (uint64_t seen = 0;;) {
+    while (true) {
       std::shared_ptr<Copying> copying;
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        called_.wait(lock, [&] { return calls_ != seen; });
-        seen = calls_;
-        copying = copying_;
+        called_.wait(lock, [&] { return copying_ != nullptr; });
+        copying = std::move(copying_);
       }
-      called_.notify_one();  // the caller's time is scarce: it wakes one thread, each thread the next
       copying->bring_untaken();
     }
   }
@@ -170,14 +166,13 @@ class Staging::Helpers {
   std::mutex mutex_;
   std::condition_variable called_;
   std::shared_ptr<Copying> copying_;
-  uint64_t calls_ = 0;
 };
 
 Staging::Staging(const Pinned& to, const std::vector<Cloud>& clouds)
     : copying_(std::make_shared<Copying>(to, clouds)) {
-  Helpers* const helpers = copying_->large() ? Helpers::get() : nullptr;
-  copying_->shared = helpers != nullptr;
-  if (helpers) helpers->call(copying_);
+  Helper* const helper = copying_->large() ? Helper::get() : nullptr;
+  copying_->shared = helper != nullptr;
+  if (helper) helper->call(copying_);
 }
 
 Staging::~Staging() {

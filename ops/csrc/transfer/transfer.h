@@ -52,8 +52,8 @@ struct Cloud {
   int64_t count;
 };
 
-// A copy of clouds behind the staged points; `staged` rises with every piece. If the clouds are large, other
-// threads begin with it at once. Its end copies the rest: after it nothing reads the clouds.
+// A copy of clouds behind the staged points; `staged` rises with every piece. If the clouds are large, another
+// thread begins with it at once. Its end copies the rest: after it nothing reads the clouds.
 class Staging {
  public:
   Staging(const Pinned& to, const std::vector<Cloud>& clouds);
@@ -63,7 +63,7 @@ class Staging {
 
  private:
   struct Copying;
-  class Helpers;
+  class Helper;
   std::shared_ptr<Copying> copying_;
 };
 
