@@ -200,6 +200,7 @@ class Validation:
         """Of this process's share of the frames, by workers that stay until `close`."""
         if share in self._loaders:
             return iter(self._loaders[share])
+        self.close()  # of another share: a training's first frames are validated once
         workers = min(self.workers, math.ceil(len(share) / self.batch_size))
         loader = self._loaders[share] = DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes

@@ -82,18 +82,22 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
 
 
 def test_workers_stay_until_they_are_closed(monkeypatch, minute):
-    """They find what the process itself finds, each time; a validation of fewer frames than they
-    take together starts as many as it has batches for."""
+    """They find what the process itself finds, each time, also after a validation that was stopped
+    with batches on their way. Of other frames, as many start as there are batches, and the ones
+    before end."""
     config, frames, trainer = minute
     want = found_by(monkeypatch, minute, Validation(frames, config, ALONE))
     some = replace(config, train=replace(config.train, workers=2))
     validation, others = Validation(frames, some, ALONE), set(active_children())
     try:
         assert validation(trainer.state.model, trainer.forward, limit=2).frames == 2
-        assert len(set(active_children()) - others) == 1
+        first = set(active_children()) - others
+        assert len(first) == 1
         assert_same(want, found_by(monkeypatch, minute, validation))
         own = set(active_children()) - others
-        assert len(own) == 1 + 2
+        assert len(own) == 2 and not own & first
+        asked = iter([0, 0, 15])
+        assert validation(trainer.state.model, trainer.forward, lambda: next(asked)) is None
         assert_same(want, found_by(monkeypatch, minute, validation))
         assert set(active_children()) - others == own
     finally:
