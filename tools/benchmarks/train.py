@@ -204,8 +204,9 @@ class _Run:
             record = self.trainer.step([batch])
             own += time.thread_time() - worked if number >= WARM_UP else 0.0
         _wait(record)
-        steps = 1e-3 * (number - WARM_UP)
-        return (time.perf_counter() - begin) / steps, own / steps, waits.seconds() / steps
+        seconds = time.perf_counter() - begin, own, waits.seconds()
+        whole, work, waited = (1e3 * part / (number - WARM_UP) for part in seconds)
+        return whole, work, waited
 
 
 def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
