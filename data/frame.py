@@ -103,12 +103,12 @@ class Batch(NamedTuple):
 
     def _packed(self, pin: bool = False) -> tuple[Tensor, Layout, tuple[str, ...]]:
         """All tensors one behind another as bytes [N]; what `_batch_of` takes."""
-        tensors = self[:4]
-        layout = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
+        layout = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in self[:4])
         memory = torch.empty(sum(_sizes(layout)), dtype=torch.uint8, pin_memory=pin)
-        for place, tensor in zip(_places(memory, layout), tensors, strict=True):
+        packed = memory, layout, self.frame_ids
+        for place, tensor in zip(_batch_of(*packed)[:4], self[:4], strict=True):
             place.copy_(tensor)
-        return memory, layout, self.frame_ids
+        return packed
 
 
 ALIGNMENT = 16  # bytes, of each tensor in shared memory
@@ -116,20 +116,15 @@ ALIGNMENT = 16  # bytes, of each tensor in shared memory
 
 def _sizes(layout: Layout) -> list[int]:
     """Bytes of each tensor's part of the memory."""
-    sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in layout]
+    sizes = (math.prod(shape) * kind.itemsize for kind, shape in layout)
     return [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
 
 
-def _places(memory: Tensor, layout: Layout) -> list[Tensor]:
-    """The tensors that the layout says, in this memory."""
-    return [
-        part.view(dtype)[: math.prod(shape)].view(shape)
-        for part, (dtype, shape) in zip(memory.split(_sizes(layout)), layout, strict=True)
-    ]
-
-
 def _batch_of(memory: Tensor, layout: Layout, frame_ids: tuple[str, ...]) -> Batch:
-    return Batch._make((*_places(memory, layout), frame_ids))
+    """The batch whose tensors lie in this memory."""
+    parts = zip(memory.split(_sizes(layout)), layout, strict=True)
+    tensors = (part.view(kind)[: math.prod(shape)].view(shape) for part, (kind, shape) in parts)
+    return Batch._make((*tensors, frame_ids))
 
 
 def collate(frames: Sequence[Frame], classes: Sequence[str], velocity: bool = False) -> Batch:

@@ -134,11 +134,8 @@ class Monitor:
 
     def pictures(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """RGB images [H, W, 3] uint8 by name, after a step."""
-
-        def add(name: str) -> None:
-            self._board.add_image(name, images[name], step, dataformats="HWC")
-
-        self._write(_by_threads, add, images)
+        add = partial(self._board.add_image, global_step=step, dataformats="HWC")
+        self._write(_by_threads, lambda named: add(*named), images.items())
 
     def _seconds(self) -> float:
         """Of the training, without the time between a stop and its --resume."""

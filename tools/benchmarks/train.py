@@ -204,9 +204,8 @@ class _Run:
             record = self.trainer.step([batch])
             own += time.thread_time() - worked if number >= WARM_UP else 0.0
         _wait(record)
-        seconds = time.perf_counter() - begin, own, waits.seconds()
-        whole, work, waited = (1e3 * part / (number - WARM_UP) for part in seconds)
-        return whole, work, waited
+        each = 1e3 / (number - WARM_UP)
+        return each * (time.perf_counter() - begin), each * own, each * waits.seconds()
 
 
 def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
