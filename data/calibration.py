@@ -65,7 +65,7 @@ class Calibration:
 
     @property
     def values(self) -> bytes:
-        """Equal where all numbers are."""
+        """All numbers as bytes: equal of cameras that are alike."""
         return b"".join(matrix.tobytes() for matrix in (self.p2, self.r0_rect, self.velo_to_cam))
 
     @cached_property
@@ -153,8 +153,8 @@ class Calibration:
 
 
 def _with_crossings(corners: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Corners [M, 8, 3] of boxes and which are in front [M, 8] -> [M, 20, 3], [M, 20]: and where
-    their edges enter what is in front."""
+    """Corners [M, 8, 3] of boxes, and whether each is in front [M, 8] -> the same, [M, 20, 3] and
+    [M, 20], with the places where the 12 edges come to the front."""
     ends = corners[:, EDGES]  # [M, 12, 2, 3]
     depth = ends[..., 2]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -7,9 +7,8 @@ the centre of the volume, l lies along the heading, yaw is counter-clockwise fro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -70,7 +69,8 @@ class Frames(Protocol):
     def __getitem__(self, index: int, /) -> Frame: ...
 
 
-Layout: TypeAlias = tuple[tuple[torch.dtype, tuple[int, ...]], ...]  # of tensors
+# Of tensors that share memory: element types and shapes.
+Layout: TypeAlias = tuple[tuple[torch.dtype, tuple[int, ...]], ...]
 
 
 class Batch(NamedTuple):
@@ -91,49 +91,40 @@ class Batch(NamedTuple):
         return Batch(points, offsets, self.boxes[rows], self.labels[rows], ids)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        tensors = (tensor.to(device, non_blocking=non_blocking) for tensor in self[:4])
+        return Batch._make((*tensors, self.frame_ids))
 
     def pin_memory(self) -> Batch:
         return _batch_of(*self._packed(pin=True))
 
     def __reduce__(self) -> tuple:
-        # a process that sends a tensor opens a file and a connection for each piece of memory
+        # as one tensor: a process that sends tensors opens a file and a connection for each one
         return _batch_of, self._packed()
 
     def _packed(self, pin: bool = False) -> tuple[Tensor, Layout, tuple[str, ...]]:
-        """All tensors one behind another as bytes [N]."""
-        tensors = self[:4]
-        layout = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
-        memory = torch.empty(_ends(layout)[-1], dtype=torch.uint8, pin_memory=pin)
-        for place, tensor in zip(_places(memory, layout), tensors, strict=True):
+        """All tensors one behind another as bytes [N]; what `_batch_of` takes."""
+        layout = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in self[:4])
+        memory = torch.empty(sum(_sizes(layout)), dtype=torch.uint8, pin_memory=pin)
+        packed = memory, layout, self.frame_ids
+        for place, tensor in zip(_batch_of(*packed)[:4], self[:4], strict=True):
             place.copy_(tensor)
-        return memory, layout, self.frame_ids
-
-    def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
-        points, offsets, boxes, labels = map(move, self[:4])
-        return Batch(points, offsets, boxes, labels, self.frame_ids)
+        return packed
 
 
-ALIGNMENT = 16  # bytes
+ALIGNMENT = 16  # bytes, of each tensor in shared memory
 
 
-def _ends(layout: Layout) -> list[int]:
-    """Bytes up to the end of each tensor."""
-    sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in layout]
-    return list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
-
-
-def _places(memory: Tensor, layout: Layout) -> list[Tensor]:
-    parts = memory.tensor_split(_ends(layout)[:-1])
-    return [
-        part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-        for part, (dtype, shape) in zip(parts, layout, strict=True)
-    ]
+def _sizes(layout: Layout) -> list[int]:
+    """Bytes of each tensor's part of the memory."""
+    sizes = (math.prod(shape) * kind.itemsize for kind, shape in layout)
+    return [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
 
 
 def _batch_of(memory: Tensor, layout: Layout, frame_ids: tuple[str, ...]) -> Batch:
-    points, offsets, boxes, labels = _places(memory, layout)
-    return Batch(points, offsets, boxes, labels, frame_ids)
+    """The batch whose tensors lie in this memory."""
+    parts = zip(memory.split(_sizes(layout)), layout, strict=True)
+    tensors = (part.view(kind)[: math.prod(shape)].view(shape) for part, (kind, shape) in parts)
+    return Batch._make((*tensors, frame_ids))
 
 
 def collate(frames: Sequence[Frame], classes: Sequence[str], velocity: bool = False) -> Batch:

@@ -147,7 +147,7 @@ def stage_points(
 
     Two threads copy large clouds. finish: False returns at once, and the other thread may have
     begun by then. The next call with the same `staged` copies the rest first; until then nobody may
-    change the clouds or `staged`.
+    change the clouds or staged[0].
     """
     # whether the memory is pinned is not asked: that takes as long as to copy a piece
     if torch.cuda.is_initialized():

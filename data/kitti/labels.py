@@ -9,7 +9,7 @@ fields, results for the benchmark 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -86,20 +86,17 @@ def joined(frames: Sequence[Labels]) -> Labels:
     widths = {"bbox": (4,), "size": (3,), "location": (3,)}
     kinds = {"types": np.str_, "occluded": np.int64}
 
-    def column(name: str, rows: Iterable[np.ndarray]) -> np.ndarray:
+    def column(name: str) -> np.ndarray:
         kind = kinds.get(name, np.float64)
-        none = np.zeros((0, *widths.get(name, ())), kind)
-        return np.concatenate([none, *(np.asarray(values, kind) for values in rows)])
+        parts = [np.zeros((0, *widths.get(name, ())), kind)]
+        for frame in frames:
+            rows = getattr(frame, name)
+            parts.append(np.full(len(frame), np.nan) if rows is None else np.asarray(rows, kind))
+        return np.concatenate(parts)
 
-    columns = {
-        item.name: column(item.name, (getattr(frame, item.name) for frame in frames))
-        for item in fields(Labels)
-        if item.name != "score"
-    }
-    if all(frame.score is None for frame in frames):
-        return Labels(**columns)
-    scores = (np.full(len(f), np.nan) if f.score is None else f.score for f in frames)
-    return Labels(**columns, score=column("score", scores))
+    scored = any(frame.score is not None for frame in frames)
+    names = [item.name for item in fields(Labels) if scored or item.name != "score"]
+    return Labels(**{name: column(name) for name in names})
 
 
 def read_labels(path: Path | str) -> Labels:

@@ -348,7 +348,8 @@ class GpuTrainer(Trainer):
 
         def index() -> Indexed:
             moved = batch.to(self.processes.device, non_blocking=True)
-            held = len(batch.labels) <= self.settings.batch_size  # else it is a validation's
+            # the workspace is for a step's batch; a validation's may be larger
+            held = len(batch.labels) <= self.settings.batch_size
             fixed = Fixed(self._workspace) if held else FREE
             sites = model.sites(moved.points, moved.offsets, fixed)
             return Indexed(*sites, moved.boxes, moved.labels)

@@ -56,7 +56,8 @@ def draw_first_frames(
 
 
 def _by_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Numpy and Pillow let other threads run while they work on a picture."""
+    """What `work` makes of each item. Numpy and Pillow let other threads run while they work on a
+    picture."""
     with ThreadPoolExecutor(FRAMES) as pool:
         return list(pool.map(work, items))
 
@@ -133,11 +134,8 @@ class Monitor:
 
     def pictures(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """RGB images [H, W, 3] uint8 by name, after a step."""
-
-        def add(name: str) -> None:
-            self._board.add_image(name, images[name], step, dataformats="HWC")
-
-        self._write(_by_threads, add, images)
+        add = partial(self._board.add_image, global_step=step, dataformats="HWC")
+        self._write(_by_threads, lambda named: add(*named), images.items())
 
     def _seconds(self) -> float:
         """Of the training, without the time between a stop and its --resume."""
@@ -217,7 +215,7 @@ class Waits:
     """Seconds in which a device had nothing to do, because data came late.
 
     On a GPU a wait begins when the last step ends there, however long before the host has begun to
-    ask for data. A step that is still at work when they come has waited for nothing.
+    ask for data. Data that come while a step is still at work have cost nothing.
     """
 
     def __init__(self, device: torch.device):

@@ -39,8 +39,8 @@ from millisecond.ops.boxes import SelectedBoxes
 from millisecond.ops.geometry import level_shapes
 from millisecond.ops.kernel_map import fits
 
-# Of a training's batch without gradients: the host would take longer to launch it than a GPU to
-# compute it.
+# A validation on a GPU takes so many times a training's batch at once. Without gradients the host
+# takes longer to launch a training's batch than the GPU to compute it.
 LARGER = 4
 
 Forward = Callable[[Second, Batch], StepOutcome]
@@ -178,7 +178,7 @@ class Validation:
             return _Arriving(boxes, rigs, self.classes).found()
 
     def _outcome(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
-        """Of a batch; of its halves, one after the other, where a GPU has no room for it."""
+        """What comes of a batch. Where a GPU has no room for it, its halves go one by one."""
         frames = len(batch.frame_ids)
         try:
             return self._undivided(model, forward, batch)
@@ -197,9 +197,11 @@ class Validation:
         return _Outcome(losses.flat() * len(batch.frame_ids), dropped[1], boxes)
 
     def _batches(self, share: range) -> Iterator[Part]:
-        """Of this process's share of the frames, by workers that stay until `close`."""
+        """The batches of this process's share of the frames. Their workers stay until `close`, or
+        until another share is asked for."""
         if share in self._loaders:
             return iter(self._loaders[share])
+        self.close()  # the rehearsal of a training has another share, and comes once
         workers = min(self.workers, math.ceil(len(share) / self.batch_size))
         loader = self._loaders[share] = DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes

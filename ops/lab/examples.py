@@ -605,10 +605,11 @@ def stage_points(scene: Scene) -> Iterator[Call]:
 
     yield "points into pinned memory", stage
     if scene.small:
-        points, pinned = torch.rand(40_000, 4), torch.zeros(40_000, 4).pin_memory()
+        large = torch.rand(70_000, 4)  # over 1 MB: two threads copy it
+        room = torch.zeros(70_000, 4).pin_memory()
         staged.zero_()
-        ops.stage_points([points], pinned, staged, finish=False)
-        ops.stage_points([], pinned, staged)
+        ops.stage_points([large], room, staged, finish=False)
+        ops.stage_points([], room, staged)
 
 
 @example("collect")

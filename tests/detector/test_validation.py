@@ -1,5 +1,6 @@
 """A validation finds the same whatever the size of its batches and the number of its workers."""
 
+import io
 from dataclasses import fields, replace
 from functools import partial
 from multiprocessing import active_children
@@ -7,6 +8,8 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import Labels
@@ -16,6 +19,8 @@ from millisecond.detector.training import validation as module
 from millisecond.detector.training.build import build_trainer
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.training.monitor import FRAMES as DRAWN
+from millisecond.detector.training.monitor import Monitor, draw_first_frames
 from millisecond.detector.training.validation import LARGER, Validation, frames_at_once
 from tests.helpers.minute_training import write_minute_training
 
@@ -82,18 +87,22 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
 
 
 def test_workers_stay_until_they_are_closed(monkeypatch, minute):
-    """They find what the process itself finds, each time; a validation of fewer frames than they
-    take together starts as many as it has batches for."""
+    """They find what the process itself finds, each time, also after a validation that was stopped
+    with batches on their way. Of other frames, as many start as there are batches, and the ones
+    before end."""
     config, frames, trainer = minute
     want = found_by(monkeypatch, minute, Validation(frames, config, ALONE))
     some = replace(config, train=replace(config.train, workers=2))
     validation, others = Validation(frames, some, ALONE), set(active_children())
     try:
         assert validation(trainer.state.model, trainer.forward, limit=2).frames == 2
-        assert len(set(active_children()) - others) == 1
+        first = set(active_children()) - others
+        assert len(first) == 1
         assert_same(want, found_by(monkeypatch, minute, validation))
         own = set(active_children()) - others
-        assert len(own) == 1 + 2
+        assert len(own) == 2 and not own & first
+        asked = iter([0, 0, 15])
+        assert validation(trainer.state.model, trainer.forward, lambda: next(asked)) is None
         assert_same(want, found_by(monkeypatch, minute, validation))
         assert set(active_children()) - others == own
     finally:
@@ -108,6 +117,28 @@ def test_a_stopped_validation_has_no_scores(minute):
     asked = iter([0, 0, 15])
     validation = Validation(frames, config, ALONE)
     assert validation(trainer.state.model, trainer.forward, lambda: next(asked)) is None
+
+
+def test_the_first_frames_are_drawn_as_by_themselves(minute, tmp_path):
+    """And each is in TensorBoard under its name, though threads draw and write them."""
+    config, frames, trainer = minute
+    validation = Validation(frames, config, ALONE)
+    drawn = draw_first_frames(validation, trainer.state.model, trainer.forward)
+    alone = {}
+    for index in range(DRAWN):
+        validation.dataset = [frames[index]]
+        alone |= draw_first_frames(validation, trainer.state.model, trainer.forward)
+    assert list(drawn) == list(alone) and len(drawn) == DRAWN
+    assert all(np.array_equal(drawn[name], alone[name]) for name in drawn)
+    monitor = Monitor(tmp_path, 0, 0, total_steps=2, epochs=1)
+    monitor.pictures(1, drawn)
+    monitor.close()
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert set(board.Tags()["images"]) == set(drawn)
+    for name, picture in drawn.items():
+        (image,) = board.Images(name)
+        written = Image.open(io.BytesIO(image.encoded_image_string))
+        assert image.step == 1 and np.array_equal(np.asarray(written), picture)
 
 
 def test_a_gpu_takes_larger_batches_while_there_is_an_index(monkeypatch, minute):

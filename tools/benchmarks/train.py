@@ -204,8 +204,8 @@ class _Run:
             record = self.trainer.step([batch])
             own += time.thread_time() - worked if number >= WARM_UP else 0.0
         _wait(record)
-        steps = 1e-3 * (number - WARM_UP)
-        return (time.perf_counter() - begin) / steps, own / steps, waits.seconds() / steps
+        each = 1e3 / (number - WARM_UP)
+        return each * (time.perf_counter() - begin), each * own, each * waits.seconds()
 
 
 def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

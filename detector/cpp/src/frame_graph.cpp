@@ -84,7 +84,7 @@ void FrameGraph::begin(const Scans& scans, cudaStream_t stream) {
   } else {  // the GPU begins while the host still copies
     staged_.get()[NOW] = 0;
     const Staging staging({reinterpret_cast<char*>(points_.get()), point_bytes(), staged_.get() + NOW},
-                          {{from, count}});  // ends here, after a launch that failed too
+                          {{from, count}});  // its end waits for all points, also if the launch fails
     launch();
   }
 }

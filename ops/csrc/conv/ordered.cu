@@ -366,7 +366,7 @@ __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Ring
   supply.finish();
 }
 
-// channel0: the warp's first one.
+// Stores the sums of a tile. channel0: the warp's first channel.
 template <typename T, int ROWS>
 __device__ __forceinline__ void store(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int channel0,
                                       const TileRows<ROWS>& tile) {
@@ -437,7 +437,7 @@ cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
   return launch_chained(kernel, p.chained, grid, WARPGROUP_THREADS, bytes, stream, p);
 }
 
-// Of half types.
+// T: a half type.
 template <typename T>
 cudaError_t launch_half(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int enough = 4 * multiprocessors, panels = p.c_out / PANEL;

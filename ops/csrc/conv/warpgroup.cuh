@@ -2,9 +2,10 @@
 // memory.
 //
 // A product is taken transposed, channels x rows. Its number of rows may be any multiple of 16. It is chosen such
-// that every multiprocessor has a tile of the same size, whatever the number of all rows is. A CTA computes PANEL
-// channels of a tile. Four warps gather the rows of a step (one offset, LINE bytes) into swizzled shared memory.
-// One of their threads starts the copy of the weights. Two warpgroups multiply, each one half of the channels.
+// that every multiprocessor has a tile of the same size, whatever the number of all rows is. A CTA computes one
+// panel of a tile, which is PANEL channels, or two. Four warps gather the rows of a step (one offset, LINE bytes)
+// into swizzled shared memory. One of their threads starts the copy of the weights. Two warpgroups multiply, each
+// one half of the channels.
 #pragma once
 
 #include "chained.cuh"
@@ -91,14 +92,14 @@ constexpr int UNDER_WAY = ROWS > 128  ? 1
                                       : 4;
 
 // Brings the weights and the rows of step after step to shared memory: the gatherers. ROUND: floats to tf32, which
-// keeps the error unbiased; the weights are rounded already. PANELS: of weights in a step.
+// keeps the error unbiased; the weights are rounded already. PANELS: a step has the weights of so many.
 template <int ROWS, bool ROUND = false, int PANELS = 1>
 struct Supply {
   static constexpr int LINES = GATHERERS / 8;  // eight threads copy a line
 
   const Ring& ring;
   Barriers& barriers;
-  int64_t of_panel = 0;  // steps of a panel's weights
+  int64_t of_panel = 0;  // steps from the weights of a panel to the next panel's
   int pending = 0;       // steps whose rows may be under way
   Position at = {}, arrived = {};
 
@@ -189,8 +190,8 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps
   barriers.release(before);
 }
 
-// The same for all channels of a panel, in two halves: each group has its own panel or its own rows. panel: the
-// group's in a step.
+// As `multiply_steps`, but a group has all channels of a panel, in two halves: its own panel, or its own rows.
+// panel: which one of a step's.
 template <typename T, int ROWS, int PANELS = 1, typename LinesOf>
 __device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
                                                Barriers& barriers, Position& at, LinesOf lines_of, int panel = 0) {
@@ -216,12 +217,12 @@ __device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int st
   barriers.release(before);
 }
 
-// The first of the 16 channels that a warp has in a half of a panel.
+// The first of the 16 channels of a warp in a half of a panel.
 __device__ __forceinline__ int channel_of_warp(int panel, int half) {
   return panel * PANEL + half * (PANEL / 2) + threadIdx.x / WARP % 4 * 16;
 }
 
-// Of the channels of a thread's sums, the warp's first one is given; zero where there are none.
+// Biases of the channels that a thread sums up, zeros if `biases` is null. channel0: its warp's first channel.
 struct Biases {
   float of[2];
 
@@ -264,8 +265,8 @@ __device__ __forceinline__ void store_four(const ConvolutionArguments& p, float 
   }
 }
 
-// Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. channel0: the warp's first one.
-// row_of(i): of line i, -1: none. PLAIN: there is nothing but a bias to add, and all sums go to `out`.
+// Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. channel0: the warp's first
+// channel. row_of(i): of line i, -1: none. PLAIN: there is nothing but a bias to add, and all sums go to `out`.
 template <typename T, int ROWS, bool PLAIN, typename RowOf>
 __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2],
                                            const Biases& bias, int channel0, RowOf row_of) {
@@ -284,7 +285,7 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
       T* const out = static_cast<T*>(p.out) + int64_t(to) * p.c_out + channel0 + 4 * j;
       *reinterpret_cast<uint2*>(out) = make_uint2(four[0], four[1]);
     } else {
-      // two lanes have every other one of four channels of two rows; then each has all of one row
+      // each of two lanes has two of four channels of two rows; after the exchange it has all four of one row
       float four[4];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {

@@ -187,7 +187,7 @@ struct RowOrder {
   int32_t* order;
 };
 
-// Of tables with the same rows and segments: bytes of the workspace, aligned to 16.
+// Bytes of the workspace, aligned to 16, for the orders of tables with the same rows and segments.
 int64_t row_orders_workspace(const RowOrder* tables, int count);
 
 cudaError_t row_orders(const RowOrder* tables, int count, void* workspace, cudaStream_t stream);

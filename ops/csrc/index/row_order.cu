@@ -21,7 +21,7 @@ constexpr int GROUP = 4 * WARP;           // bins that a block scans, four per l
 constexpr int MAX_GROUPS = 288;           // enough for 31 offsets
 constexpr int BATCH = 4;                  // loads in flight
 constexpr int MOST_TABLES = 8;            // of a launch
-constexpr int64_t MOST_BYTES = 64 << 20;  // of their workspace, but for a single table's
+constexpr int64_t MOST_BYTES = 64 << 20;  // of a launch's workspace, unless a single table needs more
 
 // Number of words of `bits` bits with at most `most` set.
 __host__ __device__ constexpr int words(int bits, int most) {
@@ -56,7 +56,7 @@ struct Part {
   Workspace workspace;
 };
 
-// Tables with the same rows and segments.
+// The tables of a launch, with the same rows and segments.
 struct Parts {
   Part of[MOST_TABLES];
 };
@@ -287,7 +287,7 @@ int64_t bytes_of(const RowOrder& p) {
   return round_up(numbers * int64_t(sizeof(int32_t)), int64_t(16));
 }
 
-// Tables that share a launch.
+// How many of the tables, from the first one on, share a launch.
 int together(const RowOrder* tables, int count) {
   int number = 0;
   int64_t bytes = 0;

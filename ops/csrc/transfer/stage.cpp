@@ -72,7 +72,7 @@ struct Staging::Copying {
   int end;              // points that are there after the last piece
   bool shared = false;  // another thread may copy pieces
   std::atomic<size_t> taken{0};
-  std::atomic<int> there;  // points that are, again: the GPU keeps the line of the other number busy
+  std::atomic<int> there;  // as `staged`: the GPU reads that one all the time, which keeps its cache line busy
 
   Copying(const Pinned& pinned, const std::vector<Cloud>& clouds)
       : to(pinned), end(pinned.staged->load()), there(end) {
@@ -104,7 +104,7 @@ struct Staging::Copying {
     there.store(piece.last, std::memory_order_release);
   }
 
-  // Until all points before this one are there, which another thread copies. It may have lost its core.
+  // Returns when all points before this one are there. The thread that copies them may have lost its core.
   void wait_for(int point) const {
     for (int turn = 0; there.load(std::memory_order_acquire) < point; ++turn) {
       turn < 1000 ? pause() : std::this_thread::yield();
@@ -116,7 +116,7 @@ struct Staging::Copying {
   }
 };
 
-// A thread that sleeps until there is a large cloud. Nobody waits for it before it has taken a piece.
+// A thread that sleeps until there is a large cloud. The caller only waits for the pieces that it has taken.
 class Staging::Helper {
  public:
   // Null where this process has one core, or is a fork: its parent's thread is not there, and may have held the

@@ -53,7 +53,7 @@ struct Cloud {
 };
 
 // A copy of clouds behind the staged points; `staged` rises with every piece. If the clouds are large, another
-// thread begins with it at once. Its end copies the rest: after it nothing reads the clouds.
+// thread begins to copy at once. The destructor copies the rest: after it nothing reads the clouds.
 class Staging {
  public:
   Staging(const Pinned& to, const std::vector<Cloud>& clouds);
