@@ -27,6 +27,7 @@ from millisecond.data.files import is_uri, usable_cores
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
+from millisecond.data.live.folder import by_name
 from millisecond.data.live.inputs import (
     RecordedScans,
     ScanFile,
@@ -145,7 +146,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--weights", type=Path, help=WEIGHTS)
     add(
         "--output",
-        type=output_name,
+        type=lambda text: text if is_uri(text) else output_path(text),
         required=True,
         help="folder, FILE.parquet (also by URI), or FILE.mcap",
     )
@@ -218,11 +219,6 @@ def _require_sense(parser: argparse.ArgumentParser, options: argparse.Namespace)
             parser.error("--ray goes with --weights: without, the first scan chooses them")
         if options.device not in (None, "cpu", "cuda"):
             parser.error(f"--device {options.device}: with --ray say cpu or cuda")
-
-
-def output_name(text: str) -> Path | str:
-    """An argument that names a file or folder to write, or a URI."""
-    return text if is_uri(text) else output_path(text)
 
 
 def part(text: str) -> tuple[int, int]:
@@ -318,7 +314,7 @@ class ScanClerk:
         self._calib, self._crop = options.calib, detector.config.grid.crop_to_image
         self._range, self._features = detector.range, detector.config.points.features
         self._writer: FolderWriter | TableWriter | MessageWriter = output.results.writer
-        self._resumes, self._complete = output.resumes, output.complete
+        self._complete = output.complete
         # what is found then depends on all scans before
         self._skips = output.resumes and not (options.track or detector.remembers)
         self._kept: dict[str, Kept | LiveScan] = {}
@@ -539,12 +535,6 @@ class _Part:
         self.chunk, self.open = chunk, 0  # scans that were read
         self.results: list[ScanResult] = []
         self.bad: dict[Number, str] = {}
-
-
-def by_name(name: str) -> list[tuple[int, str]]:
-    """Sorts by name, numbers in it by their value: 9 comes before 10."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
 def read(

@@ -338,8 +338,10 @@ class TableOutput:
     def __init__(self, options: argparse.Namespace, run: Settings):
         """Raises ValueError where the output is another's."""
         self.path, self._settings, self._copy_to = options.output, run, options.copy_to
-        if self._copy_to:
-            require_free(self._copy_to)
+        if self._copy_to:  # in another file system, which may not be reached either
+            system, path = file_system(self._copy_to)
+            if system.get_file_info(path).type.name != "NotFound":
+                raise ValueError(f"{self._copy_to}: is there already; give another --output")
         self.place = self._copy_to or str(self.path)
         self.folder = parts_of(self.path)
         self._state = self.folder / RUN
@@ -425,13 +427,6 @@ def bag_of(inputs: Sequence[ScanFile | RecordedScans], output: Path) -> BagSourc
 def parts_of(table: Path) -> Path:
     """The hidden folder of a table's parts."""
     return table.with_name(f".{table.name}.parts")
-
-
-def require_free(uri: str) -> None:
-    """Raises ValueError or OSError where a file is there already, or nothing can be reached."""
-    system, path = file_system(uri)
-    if system.get_file_info(path).type.name != "NotFound":
-        raise ValueError(f"{uri}: is there already; give another --output")
 
 
 def copy_elsewhere(path: Path, uri: str) -> None:

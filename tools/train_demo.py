@@ -107,13 +107,10 @@ def simulation(root: Path, split: str) -> Command:
 
 def missing(root: Path) -> list[str]:
     """The splits that do not exist, or are not complete."""
-    found = {split: root / "ImageSets" / f"{split}.txt" for split in SPLITS}
+    lists = {split: root / "ImageSets" / f"{split}.txt" for split in SPLITS}
+    named = {split: path.read_text().split() for split, path in lists.items() if path.is_file()}
     last = {split: f"{first + count - 1:06d}" for split, (first, count) in SPLITS.items()}
-    return [
-        split
-        for split, path in found.items()
-        if not path.is_file() or last[split] not in path.read_text().split()
-    ]
+    return [split for split in SPLITS if last[split] not in named.get(split, ())]
 
 
 def execute(command: Command) -> int:

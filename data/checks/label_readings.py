@@ -39,13 +39,6 @@ def _moved(**columns: Read) -> Read:
     return read
 
 
-def _in_unit(metres: float) -> Read:
-    def read(boxes: np.ndarray) -> np.ndarray:
-        return np.column_stack([boxes[:, :6] * metres, boxes[:, 6]])
-
-    return read
-
-
 READINGS = (
     Reading(
         "yaw seems to have the wrong sign; it is counter-clockwise from x, seen from above",
@@ -109,7 +102,7 @@ READINGS = (
         Reading(
             f"boxes seem to be in {unit}; they are in metres",
             f"write {metres:g} times their value for x y z l w h",
-            _in_unit(metres),
+            lambda boxes, scale=[metres] * 6 + [1]: boxes * scale,
         )
         for unit, metres in (("millimetres", 0.001), ("centimetres", 0.01), ("feet", 0.3048))
     ),
