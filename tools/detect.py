@@ -283,9 +283,7 @@ def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]
     """How many processes read and write. A CPU detects slower than one of its cores reads, and
     needs them all; a GPU needs one."""
     few = len(inputs) <= TOGETHER and all(isinstance(one, ScanFile) for one in inputs)
-    if few:
-        return 0
-    return readers_beside(usable_device(device).type, usable_cores())
+    return 0 if few else readers_beside(usable_device(device).type, usable_cores())
 
 
 def readers_beside(device: str, cores: int) -> int:

@@ -429,15 +429,9 @@ def shown_of(own: Run, row: int, palette: Palette) -> Shown:
     found = palette.paint(
         own.boxes.boxes[sure], own.boxes.names[sure].tolist(), own.boxes.scores[sure]
     )
-    truth = truth.judged(
-        verdicts.truth[there].tolist(), None, True, verdicts.truth_reasons[there].tolist()
-    )
-    found = found.judged(
-        verdicts.detections[sure].tolist(),
-        verdicts.overlap[sure],
-        True,
-        verdicts.reasons[sure].tolist(),
-    )
+    truth = truth.judged(verdicts.truth[there], None, True, verdicts.truth_reasons[there])
+    told = verdicts.overlap[sure], True, verdicts.reasons[sure]
+    found = found.judged(verdicts.detections[sure], *told)
     return Shown(frame.points, truth, found, frame.frame_id, photo=photo_of(frame))
 
 

@@ -208,12 +208,11 @@ def from_results(options: argparse.Namespace) -> Scans:
 
 
 def rows_of(dataset: Dataset, split: str) -> Sequence[int]:
-    return unlabelled(dataset) if split == "all" else range(len(dataset))
-
-
-def unlabelled(dataset: Dataset) -> list[int]:
-    """The numbers of the frames that have no label file. Raises ValueError where there are none."""
+    """The numbers of the frames of a split, or of all frames that have no label file. Raises
+    ValueError where there are none."""
     ids = dataset.frame_ids
+    if split != "all":
+        return range(len(ids))
     without = set(dataset.layout.unlabelled)
     rows = [row for row, name in enumerate(ids) if name in without]
     if not rows:

@@ -342,12 +342,9 @@ class Studio:
         found, left_out = account.best(frame.frame_id, all_found)
         if truth is not None:
             verdicts = self.judge.verdicts(place, frame, account.sufficient(all_found))
-            truth = truth.judged(
-                verdicts.truth.tolist(), None, by_error, verdicts.truth_reasons.tolist()
-            )
-            found = found.judged(
-                verdicts.detections.tolist(), verdicts.overlap, by_error, verdicts.reasons.tolist()
-            )
+            truth = truth.judged(verdicts.truth, None, by_error, verdicts.truth_reasons)
+            told = verdicts.overlap, by_error, verdicts.reasons
+            found = found.judged(verdicts.detections, *told)
             title += f"   {count(truth.verdicts, found.verdicts)}"
         title += left_out
         return Content(frame, Shown(frame.points, truth, found, title, photo=photo))

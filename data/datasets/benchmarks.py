@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
@@ -93,6 +94,7 @@ class NuscenesDetection:
         **{name: name for name in (*TASK, *RANGES)},
     }
     ending, default = ".json", "val"
+    kit = staticmethod(_rotation)  # by which it is scored; ValueError where that is missing
 
     def __init__(self, root: Path, split: str):
         self.tables = Nuscenes(root, "num_lidar_pts num_radar_pts prev next")
@@ -142,11 +144,6 @@ class NuscenesDetection:
                 "detection_score": float(scores[row]),
                 "attribute_name": _attribute(name, kind, float(np.hypot(*speeds[row, :2]))),
             }
-
-    @staticmethod
-    def kit() -> Any:
-        """Raises ValueError where it is missing."""
-        return _rotation()
 
     def score(self, path: Path) -> Figures:
         results = json_of(path)["results"]
@@ -252,6 +249,7 @@ class ArgoverseDetection:
         **{category: category for category in ARGOVERSE},
     }
     ending, default = ".feather", "val"
+    kit = staticmethod(partial(require, "av2.evaluation.detection.eval", "Argoverse 2's score"))
 
     def __init__(self, root: Path, split: str):
         chosen = _chosen(split)
@@ -284,11 +282,6 @@ class ArgoverseDetection:
         with replacing(path) as temporary:
             feather.write_feather(arrow.table(columns), temporary)
 
-    @staticmethod
-    def kit() -> Any:
-        """Raises ValueError where it is missing."""
-        return require("av2.evaluation.detection.eval", "Argoverse 2's score")
-
     def score(self, path: Path) -> Figures:
         kit, pandas = self.kit(), require("pandas", "Argoverse 2's score")
         frame = pandas.DataFrame
@@ -319,6 +312,7 @@ class KittiTracking:
 
     classes: ClassVar = {label: name for name, label in reversed(KITTI.items())}
     ending, default = "", "train"
+    kit = staticmethod(partial(require, "trackeval", "KITTI's tracking score"))
 
     def __init__(self, root: Path, split: str):
         chosen, self.frames = _chosen(split), {}  # scans by the path of their drive's clouds
@@ -351,11 +345,6 @@ class KittiTracking:
                 for row in np.flatnonzero(seen).tolist():
                     lines.append(f"{int(name[-6:])} {ids[row]} {label_words(labels, row)}")
             write_lines(path / f"{clouds.name}.txt", lines)
-
-    @staticmethod
-    def kit() -> Any:
-        """Raises ValueError where it is missing."""
-        return require("trackeval", "KITTI's tracking score")
 
     def score(self, path: Path) -> Figures:
         kit, lengths = self.kit(), []

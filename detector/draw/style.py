@@ -76,11 +76,10 @@ class BoxSet(NamedTuple):
         numbers = [f"#{number} " if number else "" for number in ids]
         scores = [""] * count if self.scores is None else [f" {score:.2f}" for score in self.scores]
         overlaps = np.full(count, np.nan) if self.overlaps is None else self.overlaps
-        told = [""] * count
-        for i, verdict in enumerate(self.verdicts):
-            reason = self.reasons[i] if self.reasons else ""
-            known = not np.isnan(overlaps[i])
-            told[i] = f" ({overlaps[i]:.2f})" if known else told_verdict(verdict, reason)
+        told = [
+            f" {self.told(i)}".rstrip() if np.isnan(overlaps[i]) else f" ({overlaps[i]:.2f})"
+            for i in range(count)
+        ]
         texts = zip(numbers, self.names, scores, told, strict=True)
         return ["".join(parts) if parts[2] or parts[3] else "" for parts in texts]
 
@@ -93,6 +92,11 @@ class BoxSet(NamedTuple):
     def verdict(self, i: int) -> str:
         """Of a box; empty where errors are not judged."""
         return self.verdicts[i] if self.verdicts else ""
+
+    def told(self, i: int) -> str:
+        """The verdict on a box, and its reason; empty for a match."""
+        verdict, reason = self.verdict(i), self.reasons[i] if self.reasons else ""
+        return "" if verdict == MATCHED else f"{verdict}{': ' * bool(reason)}{reason}"
 
     def without(self, names: Collection[str]) -> BoxSet:
         """The boxes of all other types."""
@@ -107,25 +111,20 @@ class BoxSet(NamedTuple):
 
     def judged(
         self,
-        verdicts: Sequence[str],
+        verdicts: Sequence[str] | np.ndarray,
         overlaps: np.ndarray | None,
         by_error: bool,
-        reasons: Sequence[str] = (),
+        reasons: Sequence[str] | np.ndarray = (),
     ) -> BoxSet:
         """The same boxes with their verdicts; by_error: in the colours of these."""
         colours = tuple(VERDICT_COLOURS[v] for v in verdicts) if by_error else self.colours
         return self._replace(
-            verdicts=tuple(verdicts),
-            reasons=tuple(reasons),
+            verdicts=tuple(map(str, verdicts)),
+            reasons=tuple(map(str, reasons)),
             overlaps=overlaps,
             colours=colours,
             class_colours=self.colours if by_error else (),
         )
-
-
-def told_verdict(verdict: str, reason: str) -> str:
-    """The text behind a class and a score; empty for a match."""
-    return "" if verdict == MATCHED else f" {verdict}{': ' * bool(reason)}{reason}"
 
 
 EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())
