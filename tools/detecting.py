@@ -131,34 +131,29 @@ class FolderWriter(NamedTuple):
     def write(self, results: Sequence[ScanResult], kept: dict[str, Kept]) -> None:
         """kept: the file of each scan, and its camera; what is written leaves it."""
         for result in results:
-            named = named_of(result, self.score)
-            self._write(result, named, *kept.pop(result.name))
-
-    def _write(
-        self, result: ScanResult, named: NamedDetections, scan: Path, view: CameraView | None
-    ) -> None:
-        name, tracks = result.name, result.tracks
-        if self.form == "labelcloud":
-            write_result(self.folder, name, labelcloud_json(scan, named))
-            return
-        if self.form == "text":
-            write_lines(self.folder / f"{name}.txt", label_lines(named))
-            return
-        content = {
-            "frame": name,
-            "boxes": named.boxes.round(DECIMALS).tolist(),
-            "scores": [float(f"{score:.9g}") for score in named.scores],
-            "names": list(named.names),
-            "milliseconds": round(result.milliseconds, 3),
-        }
-        if tracks is not None:
-            content["ids"] = tracks.ids.tolist()
-        if named.velocities is not None:
-            content["velocities"] = named.velocities.astype(np.float64).round(3).tolist()
-        if tracks is not None:
-            content["ages"] = tracks.ages.tolist()
-        labels = view and detections_to_labels(named, view.calibration, view.image_shape)
-        write_result(self.folder, name, content, labels)
+            name, tracks, named = result.name, result.tracks, named_of(result, self.score)
+            scan, view = kept.pop(name)
+            if self.form == "labelcloud":
+                write_result(self.folder, name, labelcloud_json(scan, named))
+                continue
+            if self.form == "text":
+                write_lines(self.folder / f"{name}.txt", label_lines(named))
+                continue
+            content = {
+                "frame": name,
+                "boxes": named.boxes.round(DECIMALS).tolist(),
+                "scores": [float(f"{score:.9g}") for score in named.scores],
+                "names": list(named.names),
+                "milliseconds": round(result.milliseconds, 3),
+            }
+            if tracks is not None:
+                content["ids"] = tracks.ids.tolist()
+            if named.velocities is not None:
+                content["velocities"] = named.velocities.astype(np.float64).round(3).tolist()
+            if tracks is not None:
+                content["ages"] = tracks.ages.tolist()
+            labels = view and detections_to_labels(named, view.calibration, view.image_shape)
+            write_result(self.folder, name, content, labels)
 
 
 class TableWriter(NamedTuple):

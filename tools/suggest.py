@@ -153,16 +153,13 @@ def suggest(options: argparse.Namespace) -> None:
 def draw_doubts(points: np.ndarray, scan: Uncertainty) -> np.ndarray:
     """[H, W, 3] uint8: from above, with the boxes in doubt: solid as found, dashed as found in the
     mirror image."""
-    palette = Palette()
-    found, mirrored = (
-        [doubt for doubt in scan.doubts if getattr(doubt, place) is not None]
-        for place in ("found", "mirrored")
-    )
-    boxes = [np.array([doubt.found for doubt in found], np.float32).reshape(-1, 7)]
-    boxes.append(np.array([doubt.mirrored for doubt in mirrored], np.float32).reshape(-1, 7))
-    scores = np.array([doubt.score for doubt in found])
-    solid = palette.paint(boxes[0], [doubt.name for doubt in found], scores)
-    dashed = palette.paint(boxes[1], [doubt.name for doubt in mirrored])
+    palette, sets = Palette(), []
+    for place in ("found", "mirrored"):
+        doubts = [doubt for doubt in scan.doubts if getattr(doubt, place) is not None]
+        boxes = np.array([getattr(doubt, place) for doubt in doubts], np.float32).reshape(-1, 7)
+        scores = np.array([doubt.score for doubt in doubts]) if place == "found" else None
+        sets.append(palette.paint(boxes, [doubt.name for doubt in doubts], scores))
+    solid, dashed = sets
     return draw_thumbnail(Shown(points, dashed, solid), "height", None, CELL, captions=True)
 
 

@@ -79,8 +79,13 @@ def steps(output: Path) -> list[tuple[str, list[Command]]]:
     detections, drawn = output / "detections", ["--root", root, "--split", "unseen"]
     drawn += ["--metric", "bev", "--overlap", "0.5"]  # as in the report
     found_with = ["--weights", weights, "--calib", kitti / "calib"]
+    streets: list[Command] = [
+        ["simulate", "--root", root, "--split", split, "--first", str(at), "--streets", str(number)]
+        for split, (at, number) in SPLITS.items()
+        if split in missing(root)
+    ]
     return [
-        ("Scan simulated streets", [simulation(root, split) for split in missing(root)]),
+        ("Scan simulated streets", streets),
         ("Pack the scans and cut out the objects", [["prepare", "--root", root]]),
         ("Train", [["train", CONFIG, "--root", root, "--output", training, "--resume"]]),
         (
@@ -96,13 +101,6 @@ def steps(output: Path) -> list[tuple[str, list[Command]]]:
             [["visualize", *drawn, "--detections", detections, "--output", output / "pictures"]],
         ),
     ]
-
-
-def simulation(root: Path, split: str) -> Command:
-    """The command that scans the streets of a split."""
-    first, count = SPLITS[split]
-    where = ["--root", root, "--split", split]
-    return ["simulate", *where, "--first", str(first), "--streets", str(count)]
 
 
 def missing(root: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +103,7 @@ READINGS = (
         Reading(
             f"boxes seem to be in {unit}; they are in metres",
             f"write {metres:g} times their value for x y z l w h",
-            lambda boxes, scale=[metres] * 6 + [1]: boxes * scale,
+            partial(np.multiply, [metres] * 6 + [1]),
         )
         for unit, metres in (("millimetres", 0.001), ("centimetres", 0.01), ("feet", 0.3048))
     ),

@@ -9,15 +9,7 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners, points_in_boxes
 from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED
-from millisecond.detector.draw.style import (
-    BACKGROUND,
-    FAINT,
-    GRID,
-    TEXT,
-    Colour,
-    Shown,
-    ramp,
-)
+from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, Shown, ramp
 from millisecond.detector.draw.text import shortened, write
 
 CELL, SIDE, CAPTION, GAP = 200, 100, 34, 8  # pixels

@@ -335,15 +335,10 @@ def _between(edges: np.ndarray, share: float) -> np.ndarray:
 
 
 def dash(segments: np.ndarray, dash_length: float) -> np.ndarray:
-    """Cut lines into dashes with gaps of the same length.
+    """Cut lines [S, 2, D] into dashes [S', 2, D] with gaps of the same length.
 
-    Args:
-        segments: [S, 2, D] end points.
-        dash_length: in the unit of the points; a little more or less, so that each line begins
-            and ends with a dash. A line too short for three pieces stays whole.
-
-    Returns:
-        [S', 2, D] end points of the dashes.
+    dash_length: in the unit of the points; a little more or less, so that each line begins and ends
+    with a dash. A line too short for three pieces stays whole.
     """
     pieces = []
     for a, b in segments:
