@@ -482,11 +482,8 @@ class Detecting:
         tracks = pose = None
         if self._options.track:
             tracks, pose = self._follow(scan, named.select(np.flatnonzero(wanted)))
-        part.results.append(
-            ScanResult(
-                scan.name, scan.number, scan.time, named, class_names, milliseconds, tracks, pose
-            )
-        )
+        known = scan.name, scan.number, scan.time, named, class_names
+        part.results.append(ScanResult(*known, milliseconds, tracks, pose))
         if len(part.results) == part.open:
             self._release(part.chunk)
             self._hand_over()

@@ -157,24 +157,20 @@ class NuscenesDetection:
         rows = {"mean": {"AP": score.ap, **score.errors}, **score.classes}
         return Figures(f"NDS {100 * score.nds:.2f}\n{_table(rows, columns)}", content)
 
-    def _objects(self, token: str) -> list[dict[str, Any]]:
+    def _objects(self, token: str) -> Iterator[dict[str, Any]]:
         """The labelled boxes of a sample, of whatever class, in the form of results."""
-        rows = []
         for one in self.tables.boxes_of.get(token, ()):
             box = self.tables.boxes[one]
             category = self.tables.category(box)
             attributes = [self.tables.attributes[key]["name"] for key in box["attribute_tokens"]]
-            rows.append(
-                {
-                    **{key: box[key] for key in ("translation", "rotation", "size")},
-                    "sample_token": token,
-                    "velocity": self._velocity(box),
-                    "detection_name": TASK.get(category, ""),
-                    "attribute_name": attributes[0] if attributes else "",
-                    "points": box["num_lidar_pts"] + box["num_radar_pts"],
-                }
-            )
-        return rows
+            yield {
+                **{key: box[key] for key in ("translation", "rotation", "size")},
+                "sample_token": token,
+                "velocity": self._velocity(box),
+                "detection_name": TASK.get(category, ""),
+                "attribute_name": attributes[0] if attributes else "",
+                "points": box["num_lidar_pts"] + box["num_radar_pts"],
+            }
 
     def _velocity(self, box: dict) -> Sequence[float]:
         """By the labels before and after, as the development kit has it; NaN if unknown."""

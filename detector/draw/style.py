@@ -314,8 +314,8 @@ def outline(edges: np.ndarray, verdict: str, dash_length: float | None) -> np.nd
     """The lines [S', 2, D] of a box with these edges [S, 2, D]: whole ones, or dashes of a length;
     of an ignored box nothing but its corners."""
     if verdict == IGNORED:
-        near, far = edges, edges[:, ::-1]
-        return np.concatenate([np.stack([e[:, 0], _between(e, ENDS)], 1) for e in (near, far)])
+        pairs = ((side[:, 0], side[:, 1] - side[:, 0]) for side in (edges, edges[:, ::-1]))
+        return np.concatenate([np.stack([at, at + ENDS * way], axis=1) for at, way in pairs])
     return edges if dash_length is None else dash(edges, dash_length)
 
 
@@ -328,10 +328,6 @@ def mark(face: np.ndarray, verdict: str) -> np.ndarray:
         middles = (face + np.roll(face, -1, axis=0)) / 2
         return np.stack([middles, np.roll(middles, -1, axis=0)], axis=1)
     return np.zeros((0, 2, face.shape[-1]))
-
-
-def _between(edges: np.ndarray, share: float) -> np.ndarray:
-    return edges[:, 0] + share * (edges[:, 1] - edges[:, 0])
 
 
 def dash(segments: np.ndarray, dash_length: float) -> np.ndarray:
