@@ -91,9 +91,16 @@ class SpconvEncoder(nn.Module):
             if isinstance(place, int):
                 conv = spconv.SubMConv3d(c_in, c_out, 3, bias=False, indice_key=f"subm{place}")
             else:
-                kernel, stride, padding, *_ = map(list, DOWNS[int(place[1]) - 1])
-                window = kernel, stride, padding
-                conv = spconv.SparseConv3d(c_in, c_out, *window, bias=False, indice_key=place)
+                down = DOWNS[int(place[1]) - 1]
+                conv = spconv.SparseConv3d(
+                    c_in,
+                    c_out,
+                    list(down.kernel_size),
+                    list(down.stride),
+                    list(down.padding),
+                    bias=False,
+                    indice_key=place,
+                )
             norm = nn.BatchNorm1d(c_out, eps=1e-3, momentum=0.01)
             blocks.append(spconv.SparseSequential(conv, norm, nn.ReLU()))
         self.layers = nn.ModuleList(blocks)

@@ -139,11 +139,13 @@ def _with_backward(
     yield Pair(name, lambda: ours(features), lambda: theirs(by_channel, places, False).mT)
     leaf = features.clone().requires_grad_()
 
+    def both_of_ours() -> Tensor:
+        return torch.autograd.grad(ours(leaf), leaf, share)[0]
+
     def both_of_theirs() -> Tensor:
         theirs(by_channel, places, False)
         return theirs(share_by_channel, count, True).mT
 
-    both_of_ours = lambda: torch.autograd.grad(ours(leaf), leaf, share)[0]  # noqa: E731
     yield Pair(f"{name} and backward", both_of_ours, both_of_theirs)
 
 
