@@ -181,11 +181,8 @@ def read_file(kind: type[T], path: Path) -> T:
 
 
 def _build_dataclass(kind: type, value: Any, path: str) -> Any:
-    require(
-        isinstance(value, dict),
-        path or "file",
-        f"{shown(value)} is not a mapping of keys to values",
-    )
+    problem = f"{shown(value)} is not a mapping of keys to values"
+    require(isinstance(value, dict), path or "file", problem)
     hints = get_type_hints(kind)
     legal = [field.name for field in fields(kind)]
     for key in value:
@@ -205,11 +202,8 @@ def _build_tuple(args: tuple, value: Any, path: str) -> tuple:
     require(isinstance(value, list), path, f"{shown(value)} is not a list")
     if args[-1] is Ellipsis:
         args = (args[0],) * len(value)
-    require(
-        len(value) == len(args),
-        path,
-        f"{shown(value)} has {len(value)} values instead of {len(args)}",
-    )
+    problem = f"{shown(value)} has {len(value)} values instead of {len(args)}"
+    require(len(value) == len(args), path, problem)
     return tuple(
         build(kind, item, _join(path, i))
         for i, (kind, item) in enumerate(zip(args, value, strict=True))

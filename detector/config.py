@@ -57,18 +57,15 @@ class ClassConfig:
 
     def __post_init__(self):
         one_word = self.name.isprintable() and self.name.split() == [self.name]
-        require(
-            one_word, "name", f"{self.name!r} must be one word: label files part columns by spaces"
-        )
+        problem = f"{self.name!r} must be one word: label files part columns by spaces"
+        require(one_word, "name", problem)
         require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
         small = all(0 < side <= LARGEST_SIDE for side in self.size)
         require(small, "size", f"{list(self.size)} m must be positive and at most {LARGEST_SIDE}")
         require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is not a height")
-        require(
-            0 <= self.unmatched <= self.matched <= 1,
-            "matched",
-            f"0 <= unmatched ({self.unmatched}) <= matched ({self.matched}) <= 1 does not hold",
-        )
+        low, high = self.unmatched, self.matched
+        problem = f"0 <= unmatched ({low}) <= matched ({high}) <= 1 does not hold"
+        require(0 <= low <= high <= 1, "matched", problem)
 
 
 @dataclass(frozen=True)
@@ -87,14 +84,12 @@ class GridConfig:
 
     def __post_init__(self):
         require(min(self.voxel_size) > 0, "voxel_size", f"{list(self.voxel_size)} must be positive")
-        for axis in range(3):
-            low, high, size = self.range[axis], self.range[axis + 3], self.voxel_size[axis]
-            name = "xyz"[axis]
+        sides = zip("xyz", self.range[:3], self.range[3:], self.voxel_size, strict=True)
+        for name, low, high, size in sides:
             require(high > low, "range", f"is empty along {name}: {low} to {high}")
             cells = (high - low) / size
-            require(
-                cells <= LARGEST, "range", f"{low} to {high} along {name} is {cells:.3g} voxels"
-            )
+            few = cells <= LARGEST
+            require(few, "range", f"{low} to {high} along {name} is {cells:.3g} voxels")
             require(
                 abs(cells - round(cells)) < 1e-3,
                 "range",
@@ -140,11 +135,8 @@ class BevConfig:
         require(len(self.layers) > 0, "layers", "needs at least one block")
         for key in ("layers", "channels", "strides", "upsample_channels"):
             values = getattr(self, key)
-            require(
-                len(values) == len(self.layers),
-                key,
-                f"has {len(values)} values where layers has {len(self.layers)}",
-            )
+            fits = len(values) == len(self.layers)
+            require(fits, key, f"has {len(values)} values where layers has {len(self.layers)}")
             least = 0 if key == "layers" else 1
             require(min(values) >= least, key, f"{list(values)} must be at least {least}")
 
@@ -213,11 +205,9 @@ class AugmentConfig:
         require(0 <= self.flip <= 1, "flip", f"{self.flip} is not between 0 and 1")
         require(0 <= self.thin < 1, "thin", f"{self.thin} is not from 0 to below 1")
         require(self.rotation >= 0, "rotation", f"{self.rotation} must not be negative")
-        require(
-            1 / LARGEST_SCALE <= self.scale[0] <= self.scale[1] <= LARGEST_SCALE,
-            "scale",
-            f"{list(self.scale)} is not a range within {1 / LARGEST_SCALE} to {LARGEST_SCALE}",
-        )
+        (low, high), least = self.scale, 1 / LARGEST_SCALE
+        problem = f"{list(self.scale)} is not a range within {least} to {LARGEST_SCALE}"
+        require(least <= low <= high <= LARGEST_SCALE, "scale", problem)
 
 
 @dataclass(frozen=True)
@@ -271,11 +261,8 @@ class TrainConfig:
             require(few, "workers", f"{self.workers} is over {MOST_WORKERS}")
         for key in ("beta2", "ema"):
             require(0 <= getattr(self, key) < 1, key, f"{getattr(self, key)} is not in [0, 1)")
-        require(
-            all(0 <= m < 1 for m in self.momentum),
-            "momentum",
-            f"{list(self.momentum)} is not in [0, 1)",
-        )
+        shares = all(0 <= m < 1 for m in self.momentum)
+        require(shares, "momentum", f"{list(self.momentum)} is not in [0, 1)")
         require(self.div_factor >= 1, "div_factor", f"{self.div_factor} must be at least 1")
         require(0 < self.pct_start < 1, "pct_start", f"{self.pct_start} is not between 0 and 1")
 
@@ -307,11 +294,8 @@ class Config:
         z, y, x = self.grid.shape
         multiple = STRIDE * math.prod(self.model.bev.strides)
         for name, cells in (("x", x), ("y", y)):
-            require(
-                cells % multiple == 0,
-                "grid.range",
-                f"{cells} voxels along {name}: not a multiple of {multiple}, the network's stride",
-            )
+            problem = f"not a multiple of {multiple}, the network's stride"
+            require(cells % multiple == 0, "grid.range", f"{cells} voxels along {name}: {problem}")
         try:
             last_level_shape(self.grid.voxel_grid.sparse_shape)
         except ValueError:

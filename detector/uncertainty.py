@@ -147,11 +147,9 @@ def doubts_of(
     for i, j, differ in alone if other is None else _pairs(found, other):
         own = None if i is None else np.asarray(found.boxes[i])
         there = None if j is None or other is None else np.asarray(other.boxes[j])
-        box = own if own is not None else there
-        assert box is not None, "a pair without a box"
-        name = (
-            found.names[i] if i is not None else other.names[j] if other and j is not None else ""
-        )
+        view, row = (found, i) if i is not None else (other, j)
+        assert view is not None and row is not None, "a pair without a box"
+        box, name = view.boxes[row], view.names[row]
         text = "none" if i is None else f"{found.scores[i]:.2f}"
         if other is not None:
             text += f", mirrored {'none' if j is None else f'{other.scores[j]:.2f}'}"

@@ -30,6 +30,7 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import write_labels
 from millisecond.data.kitti.layout import RECORDING, some
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
+from millisecond.data.live.folder import by_name
 from millisecond.detector.detector import Detector
 from millisecond.detector.tracking import EgoMotion
 from millisecond.detector.tracking.ego_motion import inverse, move_boxes
@@ -43,7 +44,7 @@ from millisecond.detector.tracking.smoothing import (
 )
 from millisecond.detector.tracking.tracker import hungarian
 from millisecond.detector.uncertainty import score_entropy, view_of
-from millisecond.tools.detect import RATE, by_name
+from millisecond.tools.detect import RATE
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millisecond.data.files import require_own_json, write_json
 from millisecond.tools.program import CONFIG, number, output_path, parser_of, run
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ def _add_scaling_arguments(add: Add) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from millisecond.data.files import require_own_json, write_json
-
     if options.json:
         require_own_json(options.json, lambda old: old.get("benchmark") == options.command)
     result = {"benchmark": options.command, **_measure(options)}
@@ -218,7 +217,6 @@ def _measure_spconv(options: argparse.Namespace) -> dict:
 
 
 def _measure_engines(options: argparse.Namespace) -> dict:
-    from millisecond.data.files import write_json
     from millisecond.tools.benchmarks.engines import measure
     from millisecond.tools.benchmarks.timing import load_scans, simulated_sweeps
 

@@ -119,7 +119,7 @@ def open_set(
         dataset = KittiDataset(root, split, classes, packed=False, labels=False)
         reads = [partial(dataset.__getitem__, index) for index in range(len(dataset))]
     else:
-        reads = [partial(_unlabelled, path) for path in find_scans([root])]
+        reads = [lambda path=path: Frame(path.stem, read_scan(path)) for path in find_scans([root])]
     return [partial(_moved, mounting, read) for read in reads]
 
 
@@ -127,10 +127,6 @@ def _moved(mounting: Mounting, read: Open) -> Frame:
     frame = read()
     points, boxes = mounting.to_network(frame.points), mounting.boxes_to_network(frame.boxes)
     return replace(frame, points=points, boxes=boxes)
-
-
-def _unlabelled(path: Path) -> Frame:
-    return Frame(path.stem, read_scan(path))
 
 
 def table(rows: Sequence[FigureRow]) -> Iterator[str]:

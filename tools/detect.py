@@ -27,6 +27,7 @@ from millisecond.data.files import is_uri, usable_cores
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
+from millisecond.data.live.folder import by_name
 from millisecond.data.live.inputs import (
     RecordedScans,
     ScanFile,
@@ -145,7 +146,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--weights", type=Path, help=WEIGHTS)
     add(
         "--output",
-        type=output_name,
+        type=lambda text: text if is_uri(text) else output_path(text),
         required=True,
         help="folder, FILE.parquet (also by URI), or FILE.mcap",
     )
@@ -220,11 +221,6 @@ def _require_sense(parser: argparse.ArgumentParser, options: argparse.Namespace)
             parser.error(f"--device {options.device}: with --ray say cpu or cuda")
 
 
-def output_name(text: str) -> Path | str:
-    """An argument that names a file or folder to write, or a URI."""
-    return text if is_uri(text) else output_path(text)
-
-
 def part(text: str) -> tuple[int, int]:
     """An argument such as 3/8: a whole number from 1 to another one."""
     found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
@@ -287,9 +283,7 @@ def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]
     """How many processes read and write. A CPU detects slower than one of its cores reads, and
     needs them all; a GPU needs one."""
     few = len(inputs) <= TOGETHER and all(isinstance(one, ScanFile) for one in inputs)
-    if few:
-        return 0
-    return readers_beside(usable_device(device).type, usable_cores())
+    return 0 if few else readers_beside(usable_device(device).type, usable_cores())
 
 
 def readers_beside(device: str, cores: int) -> int:
@@ -318,7 +312,7 @@ class ScanClerk:
         self._calib, self._crop = options.calib, detector.config.grid.crop_to_image
         self._range, self._features = detector.range, detector.config.points.features
         self._writer: FolderWriter | TableWriter | MessageWriter = output.results.writer
-        self._resumes, self._complete = output.resumes, output.complete
+        self._complete = output.complete
         # what is found then depends on all scans before
         self._skips = output.resumes and not (options.track or detector.remembers)
         self._kept: dict[str, Kept | LiveScan] = {}
@@ -488,11 +482,8 @@ class Detecting:
         tracks = pose = None
         if self._options.track:
             tracks, pose = self._follow(scan, named.select(np.flatnonzero(wanted)))
-        part.results.append(
-            ScanResult(
-                scan.name, scan.number, scan.time, named, class_names, milliseconds, tracks, pose
-            )
-        )
+        known = scan.name, scan.number, scan.time, named, class_names
+        part.results.append(ScanResult(*known, milliseconds, tracks, pose))
         if len(part.results) == part.open:
             self._release(part.chunk)
             self._hand_over()
@@ -539,12 +530,6 @@ class _Part:
         self.chunk, self.open = chunk, 0  # scans that were read
         self.results: list[ScanResult] = []
         self.bad: dict[Number, str] = {}
-
-
-def by_name(name: str) -> list[tuple[int, str]]:
-    """Sorts by name, numbers in it by their value: 9 comes before 10."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
 def read(

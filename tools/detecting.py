@@ -131,34 +131,29 @@ class FolderWriter(NamedTuple):
     def write(self, results: Sequence[ScanResult], kept: dict[str, Kept]) -> None:
         """kept: the file of each scan, and its camera; what is written leaves it."""
         for result in results:
-            named = named_of(result, self.score)
-            self._write(result, named, *kept.pop(result.name))
-
-    def _write(
-        self, result: ScanResult, named: NamedDetections, scan: Path, view: CameraView | None
-    ) -> None:
-        name, tracks = result.name, result.tracks
-        if self.form == "labelcloud":
-            write_result(self.folder, name, labelcloud_json(scan, named))
-            return
-        if self.form == "text":
-            write_lines(self.folder / f"{name}.txt", label_lines(named))
-            return
-        content = {
-            "frame": name,
-            "boxes": named.boxes.round(DECIMALS).tolist(),
-            "scores": [float(f"{score:.9g}") for score in named.scores],
-            "names": list(named.names),
-            "milliseconds": round(result.milliseconds, 3),
-        }
-        if tracks is not None:
-            content["ids"] = tracks.ids.tolist()
-        if named.velocities is not None:
-            content["velocities"] = named.velocities.astype(np.float64).round(3).tolist()
-        if tracks is not None:
-            content["ages"] = tracks.ages.tolist()
-        labels = view and detections_to_labels(named, view.calibration, view.image_shape)
-        write_result(self.folder, name, content, labels)
+            name, tracks, named = result.name, result.tracks, named_of(result, self.score)
+            scan, view = kept.pop(name)
+            if self.form == "labelcloud":
+                write_result(self.folder, name, labelcloud_json(scan, named))
+                continue
+            if self.form == "text":
+                write_lines(self.folder / f"{name}.txt", label_lines(named))
+                continue
+            content = {
+                "frame": name,
+                "boxes": named.boxes.round(DECIMALS).tolist(),
+                "scores": [float(f"{score:.9g}") for score in named.scores],
+                "names": list(named.names),
+                "milliseconds": round(result.milliseconds, 3),
+            }
+            if tracks is not None:
+                content["ids"] = tracks.ids.tolist()
+            if named.velocities is not None:
+                content["velocities"] = named.velocities.astype(np.float64).round(3).tolist()
+            if tracks is not None:
+                content["ages"] = tracks.ages.tolist()
+            labels = view and detections_to_labels(named, view.calibration, view.image_shape)
+            write_result(self.folder, name, content, labels)
 
 
 class TableWriter(NamedTuple):
@@ -338,8 +333,10 @@ class TableOutput:
     def __init__(self, options: argparse.Namespace, run: Settings):
         """Raises ValueError where the output is another's."""
         self.path, self._settings, self._copy_to = options.output, run, options.copy_to
-        if self._copy_to:
-            require_free(self._copy_to)
+        if self._copy_to:  # in another file system, which may not be reached either
+            system, path = file_system(self._copy_to)
+            if system.get_file_info(path).type.name != "NotFound":
+                raise ValueError(f"{self._copy_to}: is there already; give another --output")
         self.place = self._copy_to or str(self.path)
         self.folder = parts_of(self.path)
         self._state = self.folder / RUN
@@ -425,13 +422,6 @@ def bag_of(inputs: Sequence[ScanFile | RecordedScans], output: Path) -> BagSourc
 def parts_of(table: Path) -> Path:
     """The hidden folder of a table's parts."""
     return table.with_name(f".{table.name}.parts")
-
-
-def require_free(uri: str) -> None:
-    """Raises ValueError or OSError where a file is there already, or nothing can be reached."""
-    system, path = file_system(uri)
-    if system.get_file_info(path).type.name != "NotFound":
-        raise ValueError(f"{uri}: is there already; give another --output")
 
 
 def copy_elsewhere(path: Path, uri: str) -> None:

@@ -79,7 +79,11 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
     model = build_second(config)
     restore(model, state, weights)
     with _placed(folder) as place:
-        _copy_sources(place)
+        shutil.copytree(SOURCES, place, dirs_exist_ok=True)
+        shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
+        (place / "examples").mkdir()
+        shutil.copyfile(ROOT / "examples" / "detect.cpp", place / "examples" / "detect.cpp")
+        shutil.copyfile(_licence(), place / "LICENSE")
         network_file.write(place / NETWORK, config, model)
         fault = _build(place)
         if fault is None:
@@ -103,14 +107,6 @@ def _placed(folder: Path) -> Iterator[Path]:
         os.replace(beside, folder)  # of an empty folder, too
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def _copy_sources(place: Path) -> None:
-    shutil.copytree(SOURCES, place, dirs_exist_ok=True)
-    shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
-    (place / "examples").mkdir()
-    shutil.copyfile(ROOT / "examples" / "detect.cpp", place / "examples" / "detect.cpp")
-    shutil.copyfile(_licence(), place / "LICENSE")
 
 
 def _licence() -> Path:

@@ -429,15 +429,9 @@ def shown_of(own: Run, row: int, palette: Palette) -> Shown:
     found = palette.paint(
         own.boxes.boxes[sure], own.boxes.names[sure].tolist(), own.boxes.scores[sure]
     )
-    truth = truth.judged(
-        verdicts.truth[there].tolist(), None, True, verdicts.truth_reasons[there].tolist()
-    )
-    found = found.judged(
-        verdicts.detections[sure].tolist(),
-        verdicts.overlap[sure],
-        True,
-        verdicts.reasons[sure].tolist(),
-    )
+    truth = truth.judged(verdicts.truth[there], None, True, verdicts.truth_reasons[there])
+    told = verdicts.overlap[sure], True, verdicts.reasons[sure]
+    found = found.judged(verdicts.detections[sure], *told)
     return Shown(frame.points, truth, found, frame.frame_id, photo=photo_of(frame))
 
 
@@ -455,15 +449,10 @@ def change_section(own: Run, other: Run, groups: Sequence[Group]) -> str:
                 rows.append([title, then["R40"], now["R40"], change, *pair[0], *pair[1]])
     head = ["3-D", "AP before", "AP now", "change", "recall before", "precision before"]
     lost, gained = (a.verdicts.truth == MISSED for a in (own, other))
-    objects: list[Sequence[Cell]] = []
+    kinds, objects = (gained & ~lost, lost & ~gained, lost & gained), []
     for name in own.overlaps:
         of = own.truth.names == name
-        counts = (
-            (gained & ~lost & of).sum(),
-            (lost & ~gained & of).sum(),
-            (lost & gained & of).sum(),
-        )
-        objects.append([name, *map(int, counts)])
+        objects.append([name, *(int((kind & of).sum()) for kind in kinds)])
     change = own.errors[2] - other.errors[2]
     order = np.argsort(-np.abs(change), kind="stable")[:MOST_CHANGED]
     frames: list[Sequence[Cell]] = []

@@ -153,16 +153,13 @@ def suggest(options: argparse.Namespace) -> None:
 def draw_doubts(points: np.ndarray, scan: Uncertainty) -> np.ndarray:
     """[H, W, 3] uint8: from above, with the boxes in doubt: solid as found, dashed as found in the
     mirror image."""
-    palette = Palette()
-    found, mirrored = (
-        [doubt for doubt in scan.doubts if getattr(doubt, place) is not None]
-        for place in ("found", "mirrored")
-    )
-    boxes = [np.array([doubt.found for doubt in found], np.float32).reshape(-1, 7)]
-    boxes.append(np.array([doubt.mirrored for doubt in mirrored], np.float32).reshape(-1, 7))
-    scores = np.array([doubt.score for doubt in found])
-    solid = palette.paint(boxes[0], [doubt.name for doubt in found], scores)
-    dashed = palette.paint(boxes[1], [doubt.name for doubt in mirrored])
+    palette, sets = Palette(), []
+    for place in ("found", "mirrored"):
+        doubts = [doubt for doubt in scan.doubts if getattr(doubt, place) is not None]
+        boxes = np.array([getattr(doubt, place) for doubt in doubts], np.float32).reshape(-1, 7)
+        scores = np.array([doubt.score for doubt in doubts]) if place == "found" else None
+        sets.append(palette.paint(boxes, [doubt.name for doubt in doubts], scores))
+    solid, dashed = sets
     return draw_thumbnail(Shown(points, dashed, solid), "height", None, CELL, captions=True)
 
 
@@ -208,12 +205,11 @@ def from_results(options: argparse.Namespace) -> Scans:
 
 
 def rows_of(dataset: Dataset, split: str) -> Sequence[int]:
-    return unlabelled(dataset) if split == "all" else range(len(dataset))
-
-
-def unlabelled(dataset: Dataset) -> list[int]:
-    """The numbers of the frames that have no label file. Raises ValueError where there are none."""
+    """The numbers of the frames of a split, or of all frames that have no label file. Raises
+    ValueError where there are none."""
     ids = dataset.frame_ids
+    if split != "all":
+        return range(len(ids))
     without = set(dataset.layout.unlabelled)
     rows = [row for row, name in enumerate(ids) if name in without]
     if not rows:

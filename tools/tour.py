@@ -44,6 +44,11 @@ POSTER, HEIGHT = 20, 576  # the scan of the large picture; pixels
 SURE = 0.4  # least score of a box that is drawn
 OVERLAP, MODERATE, SHARES = 0.5, 1, ("recall", "precision")
 CELL = (640, 360)  # width and height of a picture of the strip, pixels
+NEXT = """Next:
+  millisecond demo {drive}
+  millisecond visualize --root {drive} --detections {found}
+  millisecond evaluate --detections {found} --labels {drive}/label_2
+  millisecond train_demo --output output/train_demo"""
 Command = list[str | Path]
 
 
@@ -68,7 +73,8 @@ def demonstrate(output: Path) -> int:
     print(f"\n=== Evaluate\n{evaluation(output)}\n\n=== Draw", flush=True)
     for path in draw(output):
         print(path)
-    print(f"\n{outlook(output)}\n\nall in {time.monotonic() - begin:.0f} s")
+    print("\n" + NEXT.format(drive=output / "drive", found=output / "detections"))
+    print(f"\nall in {time.monotonic() - begin:.0f} s")
     return 0
 
 
@@ -178,18 +184,6 @@ def tiled(pictures: Sequence[np.ndarray]) -> np.ndarray:
         row, column = divmod(number, 2)
         sheet.paste(whole, (column * (wide + gap), row * (high + gap)))
     return np.asarray(sheet)
-
-
-def outlook(output: Path) -> str:
-    """What can be tried next."""
-    drive, found = output / "drive", output / "detections"
-    return (
-        "Next:\n"
-        f"  millisecond demo {drive}\n"
-        f"  millisecond visualize --root {drive} --detections {found}\n"
-        f"  millisecond evaluate --detections {found} --labels {drive / 'label_2'}\n"
-        "  millisecond train_demo --output output/train_demo"
-    )
 
 
 if __name__ == "__main__":

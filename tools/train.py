@@ -145,16 +145,8 @@ def train(options: argparse.Namespace, group: Processes) -> int:
                     print(f"warning: {line}", file=sys.stderr)
                 frames.warn_of_changes()
             validation_frames.warn_of_changes()
-        training = build_training(
-            config,
-            frames,
-            validation_frames,
-            database,
-            options.output,
-            group,
-            options.resume,
-            options.start,
-        )
+        data, place = (frames, validation_frames, database), (options.output, group)
+        training = build_training(config, *data, *place, options.resume, options.start)
         stopped_by = training.run()
     if stopped_by and group.first:
         again = "the same command with --resume" + " instead of --from" * bool(options.start)

@@ -79,8 +79,13 @@ def steps(output: Path) -> list[tuple[str, list[Command]]]:
     detections, drawn = output / "detections", ["--root", root, "--split", "unseen"]
     drawn += ["--metric", "bev", "--overlap", "0.5"]  # as in the report
     found_with = ["--weights", weights, "--calib", kitti / "calib"]
+    streets: list[Command] = [
+        ["simulate", "--root", root, "--split", split, "--first", str(at), "--streets", str(number)]
+        for split, (at, number) in SPLITS.items()
+        if split in missing(root)
+    ]
     return [
-        ("Scan simulated streets", [simulation(root, split) for split in missing(root)]),
+        ("Scan simulated streets", streets),
         ("Pack the scans and cut out the objects", [["prepare", "--root", root]]),
         ("Train", [["train", CONFIG, "--root", root, "--output", training, "--resume"]]),
         (
@@ -98,22 +103,12 @@ def steps(output: Path) -> list[tuple[str, list[Command]]]:
     ]
 
 
-def simulation(root: Path, split: str) -> Command:
-    """The command that scans the streets of a split."""
-    first, count = SPLITS[split]
-    where = ["--root", root, "--split", split]
-    return ["simulate", *where, "--first", str(first), "--streets", str(count)]
-
-
 def missing(root: Path) -> list[str]:
     """The splits that do not exist, or are not complete."""
-    found = {split: root / "ImageSets" / f"{split}.txt" for split in SPLITS}
+    lists = {split: root / "ImageSets" / f"{split}.txt" for split in SPLITS}
+    named = {split: path.read_text().split() for split, path in lists.items() if path.is_file()}
     last = {split: f"{first + count - 1:06d}" for split, (first, count) in SPLITS.items()}
-    return [
-        split
-        for split, path in found.items()
-        if not path.is_file() or last[split] not in path.read_text().split()
-    ]
+    return [split for split in SPLITS if last[split] not in named.get(split, ())]
 
 
 def execute(command: Command) -> int:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,11 +107,6 @@ class CommandSource(NamedTuple):
         return self.frames.names
 
     @property
-    def needs_points(self) -> bool:
-        """Whether detections are found in points, not read from files."""
-        return self.scores is not None
-
-    @property
     def judged(self) -> bool:
         """Whether it can be said what is missed or false."""
         return self.frames.labels is not None and self.detections is not None
@@ -139,7 +133,8 @@ def find_source(options: argparse.Namespace) -> CommandSource:
         scores = detections.scores
     elif options.detections is not None:
         find_detections(options.detections, frames.names)
-        detections = partial(read_found, options.detections)
+        folder = options.detections
+        detections = lambda frame, _: read_detections(folder, frame.frame_id, frame.calibration)  # noqa: E731
         if frames.labels is not None:
             detected = names_in(options.detections, frames.names)
             if options.root and is_folder(options.root):  # as evaluate: missed classes too
@@ -227,10 +222,6 @@ class Found:
         return self._detector.score_map(frame.points)
 
 
-def read_found(folder: Path, frame: Frame, _: Tally) -> NamedDetections:
-    return read_detections(folder, frame.frame_id, frame.calibration)
-
-
 PRINTED = 20  # frames of the ranking
 RANKING = "ranking.json"
 
@@ -262,7 +253,8 @@ class Judge:
         """All frames, the worst first; those that cannot be judged are told and come last."""
         source, ranks = self._source, []
         assert source.detections is not None
-        read = source.frames.read if source.needs_points else source.frames.read_bare
+        from_points = source.scores is not None  # by a network; else detections are in files
+        read = source.frames.read if from_points else source.frames.read_bare
         places = tqdm(range(len(source.names)), desc="judging", unit="frame", disable=None)
         for place in places:
             try:
@@ -350,12 +342,9 @@ class Studio:
         found, left_out = account.best(frame.frame_id, all_found)
         if truth is not None:
             verdicts = self.judge.verdicts(place, frame, account.sufficient(all_found))
-            truth = truth.judged(
-                verdicts.truth.tolist(), None, by_error, verdicts.truth_reasons.tolist()
-            )
-            found = found.judged(
-                verdicts.detections.tolist(), verdicts.overlap, by_error, verdicts.reasons.tolist()
-            )
+            truth = truth.judged(verdicts.truth, None, by_error, verdicts.truth_reasons)
+            told = verdicts.overlap, by_error, verdicts.reasons
+            found = found.judged(verdicts.detections, *told)
             title += f"   {count(truth.verdicts, found.verdicts)}"
         title += left_out
         return Content(frame, Shown(frame.points, truth, found, title, photo=photo))

@@ -120,12 +120,8 @@ def spacing_per_ring(points: np.ndarray, distance: np.ndarray) -> np.ndarray:
     cloud = torch.from_numpy(points)
     # not by matrix products: they lose centimetres to cancellation
     exact = "donot_use_mm_for_euclid_dist"
-    nearest = torch.cat(
-        [
-            torch.cdist(part, cloud, compute_mode=exact).topk(2, largest=False).values[:, 1]
-            for part in cloud[some].split(250)
-        ]
-    ).numpy()
+    apart = (torch.cdist(part, cloud, compute_mode=exact) for part in cloud[some].split(250))
+    nearest = torch.cat([part.topk(2, largest=False).values[:, 1] for part in apart]).numpy()
     ring = np.digitize(distance[some], RINGS) - 1
     for index in range(len(spacing)):
         if np.count_nonzero(ring == index) >= FEW:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,13 +36,6 @@ def _moved(**columns: Read) -> Read:
         for name, value in columns.items():
             other[:, places[name]] = value(boxes)
         return other
-
-    return read
-
-
-def _in_unit(metres: float) -> Read:
-    def read(boxes: np.ndarray) -> np.ndarray:
-        return np.column_stack([boxes[:, :6] * metres, boxes[:, 6]])
 
     return read
 
@@ -109,7 +103,7 @@ READINGS = (
         Reading(
             f"boxes seem to be in {unit}; they are in metres",
             f"write {metres:g} times their value for x y z l w h",
-            _in_unit(metres),
+            partial(np.multiply, [metres] * 6 + [1]),
         )
         for unit, metres in (("millimetres", 0.001), ("centimetres", 0.01), ("feet", 0.3048))
     ),

@@ -69,7 +69,8 @@ class Leveling:
             self._fulls = [*self._fulls, full_of(points[:, 3])][-SCANS:]
         found = "" if self._known else ground_of(points)
         if isinstance(found, GroundPlane):
-            if self._grounds and not _alike(found, self._grounds):
+            moved = np.abs(found - np.median(self._grounds or [found], axis=0))
+            if not (moved <= APART).all():
                 self._grounds, self._fulls = [], self._fulls[-1:]
             self._grounds.append(found)
         self.doubt = found if isinstance(found, str) and not self._grounds else ""
@@ -88,10 +89,6 @@ class Leveling:
     def holds(self, points: Tensor) -> bool:
         """Whether the ground of a scan [P, 4 or more] is where it was, if it was anywhere."""
         return not self._grounds or on_ground(points, self.now.mounting, THERE)
-
-
-def _alike(ground: GroundPlane, others: list[GroundPlane]) -> bool:
-    return bool((np.abs(ground - np.median(others, axis=0)) <= APART).all())
 
 
 def on_ground(

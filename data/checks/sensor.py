@@ -77,8 +77,11 @@ def guess_points(files: Sequence[Path], named: Sequence[str] = ()) -> Guess:
 
 def _of_rows(files: Sequence[Path], chosen: Sequence[Path]) -> tuple[tuple[str, ...], str]:
     """Of files without names: the number of columns that makes them most unlike one another."""
-    if chosen[0].suffix.lower() == ".npy":
-        table = _array(chosen[0])
+    if (first := chosen[0]).suffix.lower() == ".npy":
+        table = mapped_array(first)
+        shape = list(table.shape)
+        if len(shape) != 2 or not 3 <= shape[1] <= MOST_WIDTH:
+            raise ValueError(f"{first}: an array of shape {shape}; a scan is [P, columns]")
         return _names(table), f"an array of {table.shape[1]} columns"
     sizes = [path.stat().st_size for path in files]
     if not any(sizes):
@@ -97,13 +100,6 @@ def _of_rows(files: Sequence[Path], chosen: Sequence[Path]) -> tuple[tuple[str, 
     unlike = {width: _unlikeness(numbers, width) for width in widths}
     width = min(w for w in widths if unlike[w] >= AS_UNLIKE * max(unlike.values()))
     return _names(numbers.reshape(-1, width)), f"{width} columns by their numbers"
-
-
-def _array(path: Path) -> np.ndarray:
-    array = mapped_array(path)
-    if array.ndim != 2 or not 3 <= array.shape[1] <= MOST_WIDTH:
-        raise ValueError(f"{path}: an array of shape {list(array.shape)}; a scan is [P, columns]")
-    return array
 
 
 def _unlikeness(numbers: np.ndarray, width: int) -> float:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
@@ -93,6 +94,7 @@ class NuscenesDetection:
         **{name: name for name in (*TASK, *RANGES)},
     }
     ending, default = ".json", "val"
+    kit = staticmethod(_rotation)  # by which it is scored; ValueError where that is missing
 
     def __init__(self, root: Path, split: str):
         self.tables = Nuscenes(root, "num_lidar_pts num_radar_pts prev next")
@@ -143,11 +145,6 @@ class NuscenesDetection:
                 "attribute_name": _attribute(name, kind, float(np.hypot(*speeds[row, :2]))),
             }
 
-    @staticmethod
-    def kit() -> Any:
-        """Raises ValueError where it is missing."""
-        return _rotation()
-
     def score(self, path: Path) -> Figures:
         results = json_of(path)["results"]
         frames = {token: frame for frame, token in enumerate(results)}
@@ -160,24 +157,20 @@ class NuscenesDetection:
         rows = {"mean": {"AP": score.ap, **score.errors}, **score.classes}
         return Figures(f"NDS {100 * score.nds:.2f}\n{_table(rows, columns)}", content)
 
-    def _objects(self, token: str) -> list[dict[str, Any]]:
+    def _objects(self, token: str) -> Iterator[dict[str, Any]]:
         """The labelled boxes of a sample, of whatever class, in the form of results."""
-        rows = []
         for one in self.tables.boxes_of.get(token, ()):
             box = self.tables.boxes[one]
             category = self.tables.category(box)
             attributes = [self.tables.attributes[key]["name"] for key in box["attribute_tokens"]]
-            rows.append(
-                {
-                    **{key: box[key] for key in ("translation", "rotation", "size")},
-                    "sample_token": token,
-                    "velocity": self._velocity(box),
-                    "detection_name": TASK.get(category, ""),
-                    "attribute_name": attributes[0] if attributes else "",
-                    "points": box["num_lidar_pts"] + box["num_radar_pts"],
-                }
-            )
-        return rows
+            yield {
+                **{key: box[key] for key in ("translation", "rotation", "size")},
+                "sample_token": token,
+                "velocity": self._velocity(box),
+                "detection_name": TASK.get(category, ""),
+                "attribute_name": attributes[0] if attributes else "",
+                "points": box["num_lidar_pts"] + box["num_radar_pts"],
+            }
 
     def _velocity(self, box: dict) -> Sequence[float]:
         """By the labels before and after, as the development kit has it; NaN if unknown."""
@@ -252,6 +245,7 @@ class ArgoverseDetection:
         **{category: category for category in ARGOVERSE},
     }
     ending, default = ".feather", "val"
+    kit = staticmethod(partial(require, "av2.evaluation.detection.eval", "Argoverse 2's score"))
 
     def __init__(self, root: Path, split: str):
         chosen = _chosen(split)
@@ -284,11 +278,6 @@ class ArgoverseDetection:
         with replacing(path) as temporary:
             feather.write_feather(arrow.table(columns), temporary)
 
-    @staticmethod
-    def kit() -> Any:
-        """Raises ValueError where it is missing."""
-        return require("av2.evaluation.detection.eval", "Argoverse 2's score")
-
     def score(self, path: Path) -> Figures:
         kit, pandas = self.kit(), require("pandas", "Argoverse 2's score")
         frame = pandas.DataFrame
@@ -319,6 +308,7 @@ class KittiTracking:
 
     classes: ClassVar = {label: name for name, label in reversed(KITTI.items())}
     ending, default = "", "train"
+    kit = staticmethod(partial(require, "trackeval", "KITTI's tracking score"))
 
     def __init__(self, root: Path, split: str):
         chosen, self.frames = _chosen(split), {}  # scans by the path of their drive's clouds
@@ -351,11 +341,6 @@ class KittiTracking:
                 for row in np.flatnonzero(seen).tolist():
                     lines.append(f"{int(name[-6:])} {ids[row]} {label_words(labels, row)}")
             write_lines(path / f"{clouds.name}.txt", lines)
-
-    @staticmethod
-    def kit() -> Any:
-        """Raises ValueError where it is missing."""
-        return require("trackeval", "KITTI's tracking score")
 
     def score(self, path: Path) -> Figures:
         kit, lengths = self.kit(), []

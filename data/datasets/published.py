@@ -257,6 +257,7 @@ class Nuscenes:
             found = ", ".join(folder.name for folder in folders) or "none"
             raise ValueError(f"{root}: folders v1.0-*: {found}; give the path of one as ROOT")
         (self.folder,) = folders
+        self._of_test = self.folder.name == "v1.0-test"
         table = partial(_Table, self.folder)
         keys = "sample_token ego_pose_token calibrated_sensor_token timestamp filename prev"
         self.data = table(
@@ -296,10 +297,6 @@ class Nuscenes:
             name = self.scenes[scene]["name"]
             scans = [partial(self.scan, name, token) for token in tokens]
             yield PublishedDrive(name, self.split(name), partial(list, scans))
-
-    @property
-    def _of_test(self) -> bool:
-        return self.folder.name == "v1.0-test"
 
     def keyframe(self, sample: str) -> dict:
         if sample not in self.keyframes:

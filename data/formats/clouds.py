@@ -75,10 +75,6 @@ def read_rows(path: Path | str, columns: Sequence[str]) -> np.ndarray:
     require_size(size, path)
     if path.suffix.lower() == ".npy":
         return _read_npy(path, columns)
-    return _read_bin(path, size, columns)
-
-
-def _read_bin(path: Path, size: int, columns: Sequence[str]) -> np.ndarray:
     with path.open("rb", buffering=0) as file:
         _require_rows(path, size, file.read(4096), columns)
         file.seek(0)

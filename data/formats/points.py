@@ -38,9 +38,8 @@ class PointColumns:
     def __post_init__(self):
         for key in ("columns", "features"):
             names = getattr(self, key)
-            require(
-                len(names) <= MOST_COLUMNS, key, f"{len(names)} names are more than a point has"
-            )
+            few = len(names) <= MOST_COLUMNS
+            require(few, key, f"{len(names)} names are more than a point has")
             one_word = all(name.isprintable() and name.split() == [name] for name in names)
             require(one_word, key, f"{list(names)}: a name is one word")
             require(len(set(names)) == len(names), key, f"a name occurs twice in {list(names)}")
@@ -49,11 +48,9 @@ class PointColumns:
         for name in self.features:
             known = name in self.columns
             require(known, "features", f"{name!r} is not a column{nearest(name, self.columns)}")
-        require(
-            self.features[:3] == AXES and INTENSITY not in self.features[4:],
-            "features",
-            f"{list(self.features)} must begin with x, y, z, and then intensity if it is used",
-        )
+        ordered = self.features[:3] == AXES and INTENSITY not in self.features[4:]
+        problem = "must begin with x, y, z, and then intensity if it is used"
+        require(ordered, "features", f"{list(self.features)} {problem}")
         require(self.intensity_scale > 0, "intensity_scale", "must be positive")
 
     @property

@@ -106,28 +106,20 @@ class BagSource(Source):
         self.rate = self._measured_rate()
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
-        if self.has_clouds:
-            yield from self._clouds()
-            return
-        for item in self._turns():
-            if isinstance(item, LiveScan):
-                yield item._replace(frame=self._frame, recorded=self._recorded)
-            else:
-                yield item
-
-    def _clouds(self) -> Iterator[LiveScan | Trouble]:
         reader, troubles = CloudReader(self._path), Troubles()
-        for item in self._messages(troubles):
-            if isinstance(item, Trouble):
-                yield item
-            else:
-                yield from reader.read(item[1], self._recorded)
+        messages = self._messages(troubles)
+        if self.has_clouds:
+            for item in messages:
+                if isinstance(item, Trouble):
+                    yield item
+                else:
+                    yield from reader.read(item[1], self._recorded)
+        else:
+            for turn in turns_of(_packets(messages), str(self._path), self._model):
+                if isinstance(turn, LiveScan):
+                    turn = turn._replace(frame=self._frame, recorded=self._recorded)
+                yield turn
         yield from (*troubles.rest(), *reader.rest())
-
-    def _turns(self) -> Iterator[LiveScan | Trouble]:
-        troubles = Troubles()
-        yield from turns_of(_packets(self._messages(troubles)), str(self._path), self._model)
-        yield from troubles.rest()
 
     def _messages(self, troubles: Troubles) -> Iterator[tuple[float, Any] | Trouble]:
         """Time and contents of each message; one that cannot be read is left out."""

@@ -201,7 +201,7 @@ def open_folder(path: Path, points: PointColumns = KITTI_POINTS) -> FolderSource
     files = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{folder}: no {', '.join(SUFFIXES)} files in this folder")
-    files.sort(key=_by_number)
+    files.sort(key=lambda file: by_name(file.name))
     companions = companions_of(folder)
     if missing := companions.missing([file.stem for file in files]):
         text = f"{folder}: scans of this recording that are not there: {missing}"
@@ -210,8 +210,7 @@ def open_folder(path: Path, points: PointColumns = KITTI_POINTS) -> FolderSource
     return FolderSource(files, companions, points)
 
 
-def _by_number(file: Path) -> list[str]:
-    """10.bin comes after 9.bin."""
-    return [
-        f"{part:0>40}" if part.isdecimal() else part for part in re.split("([0-9]+)", file.name)
-    ]
+def by_name(name: str) -> list[tuple[int, str]]:
+    """Sorts by name, numbers in it by their value: 9 comes before 10."""
+    parts = re.split("([0-9]+)", name)
+    return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]

@@ -19,12 +19,13 @@ from millisecond.data.files import file_system, is_uri, read_text, require
 from millisecond.data.folder.dataset import read_recording
 from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.kitti.layout import RECORDING
-from millisecond.data.live.folder import INNER, Companions, companions_of
+from millisecond.data.live.folder import INNER, companions_of
 from millisecond.data.live.recording import SUFFIXES as BAGS
 from millisecond.data.live.recording import is_bag
 from millisecond.data.live.source import PACKETS, recording_of
 
 LIST = ".txt"  # a file of names, one per line
+_companions = cache(companions_of)
 
 
 class ScanFile(NamedTuple):
@@ -187,11 +188,6 @@ def _raise(error: OSError) -> None:
 def picture_of(scan: ScanFile) -> Path | None:
     """The camera's image of a scan, where a drive has one."""
     return None if scan.uri else _companions(scan.path.parent).picture(scan.path.stem)
-
-
-@cache
-def _companions(folder: Path) -> Companions:
-    return companions_of(folder)
 
 
 def _in_list(path: Path) -> Iterator[ScanFile | RecordedScans]:

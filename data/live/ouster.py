@@ -66,8 +66,10 @@ class OusterSource(Source):
             for turn in frames:
                 if turn is None or turn.sensor_info.sn != self._info.sn:
                     continue
-                for text in _faults(turn):
-                    yield from troubles.add("columns", f"{self._path}: {text}", lost=False)
+                here, whole = int(np.count_nonzero(turn.status & 1)), len(turn.status)
+                if here < whole:
+                    text = f"{self._path}: a turn of {here} columns of {whole}"
+                    yield from troubles.add("columns", text, lost=False)
                 points, notes = scale(_cloud(turn, place_of))
                 for note in notes:
                     text = f"{self._path}: {note.text}"
@@ -77,8 +79,7 @@ class OusterSource(Source):
                 number += 1
         foreign = getattr(source, "size_error_count", 0) + getattr(source, "id_error_count", 0)
         if foreign:
-            text = f"{self._path}: {foreign} packets do not fit the metadata; left out"
-            yield Trouble(text)
+            yield Trouble(f"{self._path}: {foreign} packets do not fit the metadata; left out")
         if not number:
             yield Trouble(f"{self._path}: no turn in it; it is cut off, or of another sensor")
         yield from troubles.rest()
@@ -90,12 +91,6 @@ class OusterSource(Source):
         except Exception as error:  # of the library's own kind, with lines of its own
             line = " ".join(str(error).rpartition("more details: ")[2].split())
             raise ValueError(f"{self._path}: cannot be read as an Ouster's: {line[:200]}") from None
-
-
-def _faults(turn: Any) -> list[str]:
-    """What a turn lacks, as one line."""
-    here, all_of_it = int(np.count_nonzero(turn.status & 1)), len(turn.status)
-    return [f"a turn of {here} columns of {all_of_it}"] if here < all_of_it else []
 
 
 def _cloud(turn: Any, place_of: Any) -> Cloud:

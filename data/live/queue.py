@@ -173,17 +173,13 @@ class ScanQueue:
         with self._changed:
             while not self._closed:
                 now = self._clock()
-                if self._held:
+                if self._paused and not self._steps and not self._source.live:
                     self._wait(self._changed, None)
                 elif self._pacing and not self._steps and now < last + gap / self._speed:
                     self._wait(self._changed, last + gap / self._speed - now)
                 else:
                     break
             return max(last + gap / self._speed, self._clock())
-
-    @property
-    def _held(self) -> bool:
-        return self._paused and not self._steps and not self._source.live
 
     def _put(self, item: LiveScan | Trouble) -> None:
         with self._changed:

@@ -152,16 +152,8 @@ def _pole(radius: float, height: float, kind: int, u: np.ndarray) -> Solids:
     for x, y, length, deep, tall, z in hung:
         half, low = (0.1 + 0.25 * length) / 2, 0.3 + 1.2 * z
         side, before = (0.2 * (y - 0.5), radius + 0.01) if x < 0.6 else (0.0, -0.1)
-        rows.append(
-            (
-                before,
-                before + 0.02 + 0.28 * deep,
-                side - half,
-                side + half,
-                low,
-                low + 0.2 + 0.6 * tall,
-            )
-        )
+        behind, top = before + 0.02 + 0.28 * deep, low + 0.2 + 0.6 * tall
+        rows.append((before, behind, side - half, side + half, low, top))
     if rows:
         parts.append(boxes(rows, Material.PLASTIC))
     return solids(*parts)

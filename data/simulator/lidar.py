@@ -187,13 +187,9 @@ def scan(
 ) -> Scan:
     """The measurement of one turn at `time` seconds, noise and lost pulses included.
 
-    Args:
-        street: in the sensor's frame, see `as_scanned`; points come in it too, upright where the
-            sensor is tilted.
-        time: seconds.
-        rng: draws all random numbers.
-        sensor: KITTI's unless given.
-        degrees: only this middle part of the field of view is scanned.
+    street: in the sensor's frame, see `as_scanned`; points come in it too, upright where the sensor
+    is tilted. sensor: KITTI's unless given. degrees: only this middle part of the field of view is
+    scanned.
     """
     sensor = sensor or default_sensor()
     rays = sensor_rays(sensor, degrees)

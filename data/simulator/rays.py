@@ -115,13 +115,10 @@ def sensor_rays(sensor: Sensor, degrees: float = 360.0) -> Rays:
     elevations, azimuths = np.radians(sensor.elevations), sensor.azimuths(degrees)
     heights, slopes = np.array(sensor.laser_heights), sensor.slopes
     edges = np.flatnonzero(np.diff(heights)) + 1
+    parts = [slice(*ends) for ends in pairwise([0, *edges.tolist(), len(heights)])]
     blocks = tuple(
-        BeamBlock(
-            slice(*ends),
-            float(heights[ends[0]]),
-            Grid.of(elevations[slice(*ends)], azimuths, slopes),
-        )
-        for ends in pairwise([0, *edges.tolist(), len(heights)])
+        BeamBlock(part, float(heights[part.start]), Grid.of(elevations[part], azimuths, slopes))
+        for part in parts
     )
     grids = [block.grid.level.reshape(3, -1, len(azimuths)) for block in blocks]
     directions = np.concatenate(grids, axis=1)

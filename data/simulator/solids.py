@@ -122,10 +122,9 @@ def tube(*rings: tuple[float, ...]) -> tuple[float, ...]:
 def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
     """Surfaces spanned over closed rings, the first and the last ring closed by a flat fan.
 
-    Args:
-        rings: [N, S, K, 3]: N hulls of S rings of K corners, counter-clockwise as seen from the
-            side of the last ring.
-        material: [N, T] of the triangles, quad after quad and ring after ring, then both caps.
+    rings: [N, S, K, 3]: N hulls of S rings of K corners, counter-clockwise as seen from the side of
+    the last ring. material: [N, T] of the triangles, quad after quad and ring after ring, then both
+    caps.
     """
     return Hulls(Kind(_loft_vertices, *rings.shape[1:3]), rings, material)
 

@@ -122,13 +122,8 @@ class BrowserView:
         points, colours = visible_points(shown, self._colour_by.value)
         found = shown.detections or EMPTY
         with self._server.atomic():
-            self._server.scene.add_point_cloud(
-                "/points",
-                points[:, :3].astype(np.float32),
-                colours,
-                point_size=0.04,
-                point_shading="flat",
-            )
+            places, add = points[:, :3].astype(np.float32), self._server.scene.add_point_cloud
+            add("/points", places, colours, point_size=0.04, point_shading="flat")
             truth = shown.ground_truth or EMPTY
             self._lines("/ground truth", *box_lines(truth, dashed=True)[:2], THICK)
             self._lines("/detections", *box_lines(found, dashed=False)[:2], THICK)
@@ -209,14 +204,8 @@ class BrowserView:
         # The page takes the colours of lines for linear light and encodes them as sRGB.
         linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
         both = np.repeat((linear * 255).round().astype(np.uint8)[:, None], 2, axis=1)
-        self._server.scene.add_line_segments(
-            name,
-            segments.astype(np.float32),
-            both,
-            thickness=pixels,
-            thickness_units="screen",
-            visible=len(segments) > 0,
-        )
+        drawn = {"thickness": pixels, "thickness_units": "screen", "visible": len(segments) > 0}
+        self._server.scene.add_line_segments(name, segments.astype(np.float32), both, **drawn)
 
     def _show_image(self, inset: np.ndarray | None) -> None:
         if inset is None and self._image is not None:

@@ -60,15 +60,9 @@ def photo_of(frame: Frame) -> Photo | None:
 
 
 def project_edges(boxes: np.ndarray, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
-    """The 12 edges of each box in the image, cut off at the near plane.
-
-    Args:
-        boxes: [M, 7] LiDAR frame.
-
-    Returns:
-        End points [M, 12, 2, 2] in pixels, and [M, 12] bool: whether a part of the edge lies in
-        front of the near plane. The edges are in the order of `data.kitti.calibration.EDGES`.
-    """
+    """The 12 edges of each box [M, 7] in the image, in the order of EDGES and cut off at the near
+    plane: end points [M, 12, 2, 2] in pixels, and [M, 12] bool: whether a part of the edge lies in
+    front of that plane."""
     corners = box_corners(np.asarray(boxes, np.float64)).reshape(-1, 3)
     ends = calibration.lidar_to_rect(corners).reshape(-1, 8, 3)[:, EDGES]  # [M, 12, 2, 3]
     seen = np.any(ends[..., 2] >= NEAR, axis=-1)

@@ -117,20 +117,12 @@ class Film:
 
 def require_own_film(path: Path) -> None:
     """Raise ValueError where a file exists that is not a film of this program."""
-    if path.exists() and not is_own_film(path):
+    av, ours = require("av", "a film"), False
+    if path.is_file():  # opening a pipe would wait
+        with suppress(OSError, ValueError), av.open(str(path), format="mp4") as container:
+            ours = container.metadata.get(KEY) == SOFTWARE
+    if path.exists() and not ours:
         raise ValueError(
             f"{path}: is there and is not a film of this program; move it away, or give another "
             "name"
         )
-
-
-def is_own_film(path: Path) -> bool:
-    """Whether a file is a film that `Film` wrote."""
-    av = require("av", "a film")
-    if not path.is_file():  # opening a pipe would wait
-        return False
-    try:
-        with av.open(str(path), format="mp4") as container:
-            return container.metadata.get(KEY) == SOFTWARE
-    except (OSError, ValueError):
-        return False  # no film at all

@@ -9,16 +9,7 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners, points_in_boxes
 from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED
-from millisecond.detector.draw.style import (
-    BACKGROUND,
-    FAINT,
-    GRID,
-    TEXT,
-    Colour,
-    Shown,
-    ramp,
-    told_verdict,
-)
+from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, Shown, ramp
 from millisecond.detector.draw.text import shortened, write
 
 CELL, SIDE, CAPTION, GAP = 200, 100, 34, 8  # pixels
@@ -146,8 +137,7 @@ def object_rows(shown: Shown) -> list[Row]:
             overlap = None if boxes.overlaps is None else float(boxes.overlaps[i])
             distance = float(np.hypot(*boxes.boxes[i, :2]))
             colour, number = boxes.colours[i], int(inside[i])
-            told = told_verdict(verdict, boxes.reasons[i] if boxes.reasons else "").strip()
-            row = Row(name, colour, distance, number, score, overlap, told or verdict)
+            row = Row(name, colour, distance, number, score, overlap, boxes.told(i) or verdict)
             rows.append((place.get(verdict, len(ORDER)), distance, row))
     return [row for *_, row in sorted(rows, key=lambda row: row[:2])]
 
@@ -156,14 +146,13 @@ def figures_of(shown: Shown, source: str, row: int) -> dict[str, str]:
     """All that is known of a box of a set, by name, as text."""
     boxes = shown.sets[source]
     box = boxes.boxes[row].astype(np.float64)
-    told = told_verdict(boxes.verdict(row), boxes.reasons[row] if boxes.reasons else "").strip()
     figures = {"class": boxes.names[row], "from": source.removesuffix("s")}
     if boxes.ids is not None and boxes.ids[row]:
         figures["track"] = f"#{boxes.ids[row]}"
     if boxes.scores is not None:
         figures["score"] = f"{boxes.scores[row]:.2f}"
     if boxes.verdicts:
-        figures["verdict"] = told or boxes.verdict(row)
+        figures["verdict"] = boxes.told(row) or boxes.verdict(row)
     if boxes.overlaps is not None and not np.isnan(boxes.overlaps[row]):
         figures["overlap"] = f"{boxes.overlaps[row]:.2f}"
     figures["size"] = " x ".join(f"{side:.2f}" for side in box[3:6]) + " m"

@@ -76,11 +76,10 @@ class BoxSet(NamedTuple):
         numbers = [f"#{number} " if number else "" for number in ids]
         scores = [""] * count if self.scores is None else [f" {score:.2f}" for score in self.scores]
         overlaps = np.full(count, np.nan) if self.overlaps is None else self.overlaps
-        told = [""] * count
-        for i, verdict in enumerate(self.verdicts):
-            reason = self.reasons[i] if self.reasons else ""
-            known = not np.isnan(overlaps[i])
-            told[i] = f" ({overlaps[i]:.2f})" if known else told_verdict(verdict, reason)
+        told = [
+            f" {self.told(i)}".rstrip() if np.isnan(overlaps[i]) else f" ({overlaps[i]:.2f})"
+            for i in range(count)
+        ]
         texts = zip(numbers, self.names, scores, told, strict=True)
         return ["".join(parts) if parts[2] or parts[3] else "" for parts in texts]
 
@@ -93,6 +92,11 @@ class BoxSet(NamedTuple):
     def verdict(self, i: int) -> str:
         """Of a box; empty where errors are not judged."""
         return self.verdicts[i] if self.verdicts else ""
+
+    def told(self, i: int) -> str:
+        """The verdict on a box, and its reason; empty for a match."""
+        verdict, reason = self.verdict(i), self.reasons[i] if self.reasons else ""
+        return "" if verdict == MATCHED else f"{verdict}{': ' * bool(reason)}{reason}"
 
     def without(self, names: Collection[str]) -> BoxSet:
         """The boxes of all other types."""
@@ -107,25 +111,20 @@ class BoxSet(NamedTuple):
 
     def judged(
         self,
-        verdicts: Sequence[str],
+        verdicts: Sequence[str] | np.ndarray,
         overlaps: np.ndarray | None,
         by_error: bool,
-        reasons: Sequence[str] = (),
+        reasons: Sequence[str] | np.ndarray = (),
     ) -> BoxSet:
         """The same boxes with their verdicts; by_error: in the colours of these."""
         colours = tuple(VERDICT_COLOURS[v] for v in verdicts) if by_error else self.colours
         return self._replace(
-            verdicts=tuple(verdicts),
-            reasons=tuple(reasons),
+            verdicts=tuple(map(str, verdicts)),
+            reasons=tuple(map(str, reasons)),
             overlaps=overlaps,
             colours=colours,
             class_colours=self.colours if by_error else (),
         )
-
-
-def told_verdict(verdict: str, reason: str) -> str:
-    """The text behind a class and a score; empty for a match."""
-    return "" if verdict == MATCHED else f" {verdict}{': ' * bool(reason)}{reason}"
 
 
 EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())
@@ -315,8 +314,8 @@ def outline(edges: np.ndarray, verdict: str, dash_length: float | None) -> np.nd
     """The lines [S', 2, D] of a box with these edges [S, 2, D]: whole ones, or dashes of a length;
     of an ignored box nothing but its corners."""
     if verdict == IGNORED:
-        near, far = edges, edges[:, ::-1]
-        return np.concatenate([np.stack([e[:, 0], _between(e, ENDS)], 1) for e in (near, far)])
+        pairs = ((side[:, 0], side[:, 1] - side[:, 0]) for side in (edges, edges[:, ::-1]))
+        return np.concatenate([np.stack([at, at + ENDS * way], axis=1) for at, way in pairs])
     return edges if dash_length is None else dash(edges, dash_length)
 
 
@@ -331,20 +330,11 @@ def mark(face: np.ndarray, verdict: str) -> np.ndarray:
     return np.zeros((0, 2, face.shape[-1]))
 
 
-def _between(edges: np.ndarray, share: float) -> np.ndarray:
-    return edges[:, 0] + share * (edges[:, 1] - edges[:, 0])
-
-
 def dash(segments: np.ndarray, dash_length: float) -> np.ndarray:
-    """Cut lines into dashes with gaps of the same length.
+    """Cut lines [S, 2, D] into dashes [S', 2, D] with gaps of the same length.
 
-    Args:
-        segments: [S, 2, D] end points.
-        dash_length: in the unit of the points; a little more or less, so that each line begins
-            and ends with a dash. A line too short for three pieces stays whole.
-
-    Returns:
-        [S', 2, D] end points of the dashes.
+    dash_length: in the unit of the points; a little more or less, so that each line begins and ends
+    with a dash. A line too short for three pieces stays whole.
     """
     pieces = []
     for a, b in segments:

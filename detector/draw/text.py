@@ -190,13 +190,9 @@ class Entry(NamedTuple):
 def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Image:
     """The title, a square for every class that occurs, the shape of every verdict and the line
     styles, in as many rows as fit them all into `room` pixels. Where errors are judged they are
-    counted.
+    counted. An RGBA image, transparent but for the text, not wider than needed.
 
-    Args:
-        sets: "ground truth" and "detections", as far as shown.
-
-    Returns:
-        An RGBA image, transparent but for the text, not wider than needed.
+    sets: "ground truth" and "detections", as far as shown.
     """
     entries: list[Entry] = []
     if title:

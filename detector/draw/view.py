@@ -60,9 +60,8 @@ class View(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) of the plot without its margins, pixels."""
-        return round((self.y[1] - self.y[0]) * self.scale), round(
-            (self.x[1] - self.x[0]) * self.scale
-        )
+        wide, high = self.y[1] - self.y[0], self.x[1] - self.x[0]
+        return round(wide * self.scale), round(high * self.scale)
 
     def pixels(self, points: np.ndarray) -> np.ndarray:
         """LiDAR points [..., 2 or more] -> [..., 2] pixels (right, down) from the plot's corner."""

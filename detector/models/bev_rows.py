@@ -30,7 +30,8 @@ class BevRows:
         self._widths: list[int] = []
         for block, upsample in zip(backbone.blocks, backbone.upsamples, strict=True):
             layers: list[ConvBlock] = list(block)  # type: ignore[call-overload]  # no types
-            weights = [_weight(layer) for layer in layers]
+            # [C_out, C_in, H, W] -> [H * W, C_in, C_out]
+            weights = [layer.conv.weight.permute(2, 3, 1, 0).flatten(0, 1) for layer in layers]
             if not self._blocks:  # the heights of a cell are channels of the map, but rows here
                 weights[0] = weights[0].unflatten(1, (-1, channels)).flatten(0, 1)
             chain = ConvChain(weights, [_bias(layer) for layer in layers])
@@ -95,7 +96,8 @@ class BevRows:
             self._blocks, self._upsamples, self._widths, strict=True
         ):
             rows = chain(rows, [KernelMap(next(tables), None) for _ in windows])
-            features.append(upsample(rows, [_each(len(rows))]).view(-1, width))
+            itself = Table(torch.arange(len(rows), dtype=torch.int32)[None])  # a 1x1 convolution
+            features.append(upsample(rows, [KernelMap(itself, None)]).view(-1, width))
         whole, kernel_maps = joined_cells(cells, plan, [factor for factor, _ in self._upsamples])
         weight, bias = self._head.joined()
         pieces = weight.flatten(1).T.split(self._widths)
@@ -142,16 +144,6 @@ def _window(layer: ConvBlock) -> SquareWindow:
     return SquareWindow(conv.kernel_size[0], conv.stride[0], int(conv.padding[0]))
 
 
-def _weight(layer: ConvBlock) -> Tensor:
-    """[C_out, C_in, H, W] -> [H * W, C_in, C_out]."""
-    return layer.conv.weight.permute(2, 3, 1, 0).flatten(0, 1)
-
-
 def _bias(layer: ConvBlock) -> Tensor:
     assert layer.conv.bias is not None, "not folded"
     return layer.conv.bias.float()
-
-
-def _each(rows: int) -> KernelMap:
-    """Every row by itself: a 1x1 convolution."""
-    return KernelMap(Table(torch.arange(rows, dtype=torch.int32)[None]), None)

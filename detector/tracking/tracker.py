@@ -258,13 +258,17 @@ class Tracker:
             raise ValueError("pose: give one for every scan of a recording, or for none")
         world = np.eye(4) if pose is None else check_pose(pose)
 
-        found = _sorted(found)
+        # best first, ties by name and box: tracks do not depend on the order of detections
+        names = np.array(found.names, dtype=str)
+        found = found.select(np.lexsort([*found.boxes.T[::-1], names, -found.scores]))
         velocities = found.velocities
         if velocities is not None:
             velocities = None if pose is None else velocities @ world[:2, :2].T
         found = found._replace(boxes=move_boxes(found.boxes, world), velocities=velocities)
         live = self._live.select(time - self._live.sure <= self._max_gap)
-        live = _predict(live, time - self._time)
+        if len(live):
+            mean, covariance = live.known.predict(time - self._time)
+            live = replace(live, mean=mean, covariance=covariance, ages=live.ages + 1)
         rows, columns = self._associate(live, found)
         strong = found.scores >= self._birth_score
         live = _correct(live, rows, found.select(columns), strong[columns], time)
@@ -316,13 +320,6 @@ def _begin(found: NamedDetections, time: float) -> _Live:
         sure=np.full(count, time),
         facing=np.ones(count, np.int64),
     )
-
-
-def _predict(live: _Live, seconds: float) -> _Live:
-    if not len(live):
-        return live
-    mean, covariance = live.known.predict(seconds)
-    return replace(live, mean=mean, covariance=covariance, ages=live.ages + 1)
 
 
 def _correct(
@@ -385,9 +382,3 @@ def _checked(found: NamedDetections) -> NamedDetections:
                 f"velocities {list(velocities.shape)} do not fit {len(scores)} boxes: [n, 2]"
             )
     return NamedDetections(boxes, scores, found.names, velocities)
-
-
-def _sorted(found: NamedDetections) -> NamedDetections:
-    """Best first, ties by name and box: tracks do not depend on the order of detections."""
-    names = np.array(found.names, dtype=str)
-    return found.select(np.lexsort([*found.boxes.T[::-1], names, -found.scores]))

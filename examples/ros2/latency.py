@@ -7,7 +7,6 @@ no ROS and no GPU.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from millisecond.data.simulator import simulate
 from millisecond.detector.draw.style import Palette
 from millisecond.detector.following import LiveFrame, Trails
 from millisecond.detector.tracking import Tracker
+from millisecond.ops.lab.timing import Times, wall
 
 sys.path.append(str(Path(__file__).with_name("millisecond_ros")))
 from millisecond_ros.scans import CloudQueue, messages_of
@@ -31,12 +31,8 @@ START = 1.7e9  # seconds
 
 def timed(action: Callable[[], object]) -> str:
     """The median of many runs, and the fastest."""
-    times = []
-    for _ in range(RUNS):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return f"{1000 * np.median(times):.2f} ms, fastest {1000 * min(times):.2f} ms"
+    times = Times.of(wall(action, RUNS))
+    return f"{times.median:.2f} ms, fastest {times.least:.2f} ms"
 
 
 def scan_of(clouds: CloudQueue, message: bytes) -> LiveScan:

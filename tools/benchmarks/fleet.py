@@ -6,7 +6,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, redirect_stdout, suppress
+from contextlib import ExitStack, redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from itertools import cycle, islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from millisecond.detector.detector import Detector
 from millisecond.tools import detect
 from millisecond.tools.benchmarks.network import hardware
 from millisecond.tools.benchmarks.timing import Scans
-from millisecond.tools.detecting import is_table, opened, units_of
+from millisecond.tools.detecting import opened, units_of
 from millisecond.tools.program import detector_of
 
 CALLS = 200  # of a stage that one core does
@@ -37,7 +38,7 @@ def measure(sets: Sequence[Scans], scans: int, precision: str, others: Sequence[
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, runs = Path(name), []
-        outputs = ["results", *(["results.parquet"] if has_tables() else [])]
+        outputs = ["results", *(["results.parquet"] if find_spec("pyarrow") else [])]
         for number, clouds in enumerate(sets):
             _write(folder / f"{number}", clouds, scans)
             for output in outputs:
@@ -64,13 +65,6 @@ def measure(sets: Sequence[Scans], scans: int, precision: str, others: Sequence[
     print(f"{device}, {cores} cores, {processes} processes beside the detector's")
     about = {"device": device, "cores": cores, "processes": processes, "precision": precision}
     return {**about, "scans": scans, "stages": rows}
-
-
-def has_tables() -> bool:
-    """Whether the package for tables is there."""
-    with suppress(ValueError):
-        return is_table(Path(f"x{SUFFIX}"))
-    return False
 
 
 def _write(folder: Path, clouds: Scans, count: int) -> None:

@@ -79,21 +79,17 @@ def _train(program: Sequence[str], count: int, steps: int) -> Speed:
             try:
                 records = _wait_for(output / "log.jsonl", steps, started)
             finally:
-                _stop(started)
+                started[0].send_signal(signal.SIGTERM)  # stops all of them
+                for process in started:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(60)
+                    process.kill()
         if not records:
             last = said.read_text(errors="replace").strip().rpartition("\n")[2]
             raise OSError(f"{count} processes: the training failed: {last.removeprefix('error: ')}")
     kept = [record for record in records if record["step"] > WARM_UP]
     names = "speed/frames a second", "speed/share of waiting for data"
     return Speed(*(statistics.median(record[name] for record in kept) for name in names))
-
-
-def _stop(started: Sequence[subprocess.Popen]) -> None:
-    started[0].send_signal(signal.SIGTERM)  # stops all of them
-    for process in started:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        process.kill()
 
 
 def _environments(count: int) -> list[dict[str, str]]:

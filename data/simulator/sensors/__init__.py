@@ -51,11 +51,8 @@ class Sensor:
     def __post_init__(self):
         require(len(self.elevations) > 0, "elevations", "no beams; give one angle per beam")
         heights = self.laser_heights or (0.0,) * len(self.elevations)
-        require(
-            len(heights) == len(self.elevations),
-            "laser_heights",
-            f"{len(heights)} values for {len(self.elevations)} beams; give one per beam",
-        )
+        problem = f"{len(heights)} values for {len(self.elevations)} beams; give one per beam"
+        require(len(heights) == len(self.elevations), "laser_heights", problem)
         order = np.lexsort((self.elevations, heights))  # lasers of one height are cast together
         rising = np.array(self.elevations)[order]
         steep = max(map(abs, self.elevations)) >= 90
