@@ -162,6 +162,7 @@ class BrowserView:
 
     def _welcome(self, page: Any) -> None:
         """Of a page that was opened: its texts follow its own camera."""
+        _place(page.camera)  # a page that starts slowly has sometimes turned the first one
         texts = self._texts[page.client_id] = PageTexts(page)
         page.camera.on_update(lambda _: texts.show(self._shown))
         texts.show(self._shown)
@@ -171,8 +172,7 @@ class BrowserView:
         server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False)
         server.scene.set_up_direction("+z")
         server.scene.set_background_image(np.full((1, 1, 3), BACKGROUND, np.uint8))
-        server.initial_camera.position, server.initial_camera.look_at = tuple(EYE), tuple(TARGET)
-        server.initial_camera.fov = float(np.radians(FIELD_OF_VIEW))
+        _place(server.initial_camera)
         segments = ring_segments(180)
         self._lines("/rings", segments, np.full((len(segments), 3), np.array(RING) / 255), THIN)
 
@@ -215,6 +215,12 @@ class BrowserView:
             self._image = self._server.gui.add_image(inset, label="camera", format="jpeg")
         elif inset is not None:
             self._image.image = inset
+
+
+def _place(camera: Any) -> None:
+    """Where every window looks from at first."""
+    camera.position, camera.look_at = tuple(EYE), tuple(TARGET)
+    camera.fov = float(np.radians(FIELD_OF_VIEW))
 
 
 def plain(text: str) -> str:
