@@ -292,8 +292,8 @@ cudaError_t launch_ordered(const ConvolutionArguments& p, cudaStream_t stream) {
 // Tiles take unequal time; the first ones have the most offsets, and CTAs on a multiprocessor hide each other's
 // beginnings and ends. A row is summed as without an order.
 //
-// What a CTA reads comes from the second cache, and the cache decides the speed. A CTA of two panels reads a third
-// less for each product: each of its groups has a panel, and both read the same rows.
+// What a CTA reads comes from the second cache, which probably decides the speed. A CTA of two panels reads a
+// third less for each product: each of its groups has a panel, and both read the same rows.
 
 namespace {
 

@@ -21,9 +21,8 @@ namespace {
 // The GPU reads a piece while the host copies the next. Smaller pieces cost more signals. With larger pieces the
 // GPU waits longer for the last one.
 constexpr int64_t PIECE_BYTES = 32 << 10;
-// Clouds from this size on are copied by two threads: a sweep, not what a camera sees of it. To wake a thread
-// costs the caller 5 us, and it copies 20 to 40 us later. Three threads more gained no more than one: the GPU then
-// waits for other things. The more threads, the more often one of them loses its core amid a piece.
+// Clouds from this size on are copied by two threads: a sweep. What a camera sees of it gained nothing by a second
+// thread, and three threads more gained no more than one (docs/history/points_to_boxes.md).
 constexpr int64_t LARGE_BYTES = 1 << 20;
 
 #ifdef __x86_64__
