@@ -412,8 +412,11 @@ class SubmanifoldConv(Conv):
             return x.replace(self.convolve(x.features, kernel_map))
         sites = x.sites
         sites.follow(self)
-        kernel_map = sites.submanifold(self.kernel_size, self.dilation)
-        return x.on(sites, self.convolve_between(x.features, kernel_map, sites, sites))
+        while True:
+            kernel_map = sites.begun(self.kernel_size, self.dilation)
+            features = self.convolve_between(x.features, kernel_map, sites, sites)
+            if sites.sure():  # only now: a GPU convolves while the host would wait
+                return x.on(sites, features)
 
 
 class _OverStridedMap(nn.Module):

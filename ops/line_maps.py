@@ -114,19 +114,29 @@ def site_table(
     kernel: tuple[int, ...],
     dilation: tuple[int, ...],
     likely_sorted: bool = True,
+    right: bool = False,
 ) -> tuple[Tensor, int]:  # [V, N] int32
-    """The table of a submanifold convolution, and 0 or the sum of the faults: NOT_INCREASING,
-    OUTSIDE, TWICE where a site is there twice. With the latter two the table holds anything.
+    """The table of a submanifold convolution, and a question for `site_faults`, which tells whether
+    the table counts: nothing waits here.
 
-    A GPU makes the table while the host waits for the faults. Sites that are `likely_sorted` and
-    are not take twice as long.
+    right: the sites have no fault, and they are sorted if `likely_sorted`; there is no question.
     """
     if not on_kernels(coords):
         return site_table_definition(coords, batch_size, shape, kernel, dilation)
     grid = batch_size, three_axes(shape, 1)
     window = _numbers_around(kernel, dilation, len(shape))
     coords = coords.contiguous()
-    return torch.ops.millisecond.site_table.default(coords, *grid, window, likely_sorted)
+    return torch.ops.millisecond.site_table.default(coords, *grid, window, likely_sorted, right)
+
+
+def site_faults(neighbours: Tensor, question: int) -> int:
+    """0, or the sum of the faults of the sites of a `site_table`: NOT_INCREASING, OUTSIDE, TWICE
+    where a site is there twice. With one of the latter two the table holds anything; with the first
+    one, too, if the sites were likely sorted, and then TWICE was not looked for. Waits for a GPU;
+    asks once."""
+    if not on_kernels(neighbours):
+        return question
+    return torch.ops.millisecond.site_faults.default(neighbours, question)
 
 
 @lru_cache(maxsize=256)
@@ -142,8 +152,13 @@ def _fake_line_table(coords, source, batch_size, shape, window, transposed) -> T
 
 
 @fake("site_table")
-def _fake_site_table(coords, batch_size, shape, window, likely_sorted) -> tuple[Tensor, int]:
+def _fake_site_table(coords, batch_size, shape, window, *_) -> tuple[Tensor, int]:
     return coords.new_empty(prod(window[:3]), coords.shape[0]), 0
+
+
+@fake("site_faults")
+def _fake_site_faults(neighbours, question) -> int:
+    return 0
 
 
 def line_table_definition(
@@ -182,7 +197,7 @@ def site_table_definition(
     kernel: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> tuple[Tensor, int]:
-    """`site_table` in plain torch."""
+    """`site_table` in plain torch; the question is the answer."""
     window = ConvGeometry.around(*submanifold_window(kernel, dilation, len(shape)))
     fault = int(site_order_definition(coords, batch_size, shape))
     keys, order = linear_keys(coords, shape).sort()

@@ -43,6 +43,7 @@ from millisecond.ops.line_maps import (
     OUTSIDE,
     TWICE,
     line_table,
+    site_faults,
     site_order,
     site_order_definition,
     site_table,
@@ -65,6 +66,16 @@ class WrongSites(ValueError):
         return _first_fault(*self.args)
 
 
+class Asked(NamedTuple):
+    """What a GPU is to tell about the sites of a map; see `line_maps.site_faults`."""
+
+    coords: Tensor  # [N, 1 + D] int32
+    neighbours: Tensor
+    question: int
+    by_lines: bool  # for sorted sites alone
+    window: tuple[tuple[int, ...], tuple[int, ...]]  # kernel and dilation
+
+
 class Sites:
     """Sites of a batch of grids; raises WrongSites for one that is there twice or outside."""
 
@@ -82,6 +93,8 @@ class Sites:
         self._version = None if indices.is_inference() else indices._version
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
+        self._asked: Asked | None = None  # by the map that was begun last
+        self._in_order: bool | None = None  # None: nobody has looked yet
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
         # with the neighbours that have the id
         self._orders: dict[tuple[int, int, bool], tuple[Tensor, Tensor]] = {}
@@ -128,6 +141,16 @@ class Sites:
 
     def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         """The map of a convolution whose outputs are these sites."""
+        while True:
+            found = self.begun(kernel, dilation)
+            if self.sure():
+                return found
+
+    def begun(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+        """The same, while a GPU still looks whether the sites are as they should be. What is
+        computed along the map counts if the sites are then `sure`, else it is to be done again."""
+        if self._asked is not None:  # an error came between
+            self.sure()
         if self._record is not None:
             self._record.saw_submanifold(self._level, kernel, dilation)
         if self._foreseen is not None:
@@ -140,6 +163,25 @@ class Sites:
             found = submanifold_in(order, self._submanifold_map(coords, kernel, dilation))
         self._submanifold[kernel, dilation] = found
         return found
+
+    def sure(self) -> bool:
+        """Whether the map that was begun last counts; waits where a GPU made it."""
+        if self._asked is None:
+            return True
+        coords, neighbours, question, by_lines, window = self._asked
+        self._asked, fault = None, site_faults(neighbours, question)
+        self._in_order = fault == 0
+        if self._record is not None:
+            self._record.is_sorted = self._in_order
+        if fault == 0:
+            self._ordered = coords, None
+            return True
+        if by_lines or fault & (OUTSIDE | TWICE):
+            self._submanifold.pop(window, None)
+            self._orders.clear()
+        if not by_lines and fault & (OUTSIDE | TWICE):
+            raise WrongSites(self.indices, self.shape, self.batch_size)
+        return not by_lines
 
     def strided(
         self,
@@ -261,18 +303,19 @@ class Sites:
         return coords, order
 
     def _map_on_gpu(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
-        """The map whatever the order of the rows."""
-        coords, record, known = self.indices.int().contiguous(), self._record, self._ordered
-        likely_sorted = record is None or record.is_sorted if known is None else known[1] is None
-        grid = coords, self.batch_size, self.shape
-        neighbours, fault = site_table(*grid, kernel, dilation, likely_sorted)
-        if known is None and record is not None:
-            record.is_sorted = fault == 0
-        if fault & (OUTSIDE | TWICE):
-            raise WrongSites(self.indices, self.shape, self.batch_size)
-        if known is None and fault == 0:
-            self._ordered = coords, None
+        """The map whatever the order of the rows, if the sites are `sure`."""
+        coords, known = self.indices.int().contiguous(), self._ordered
+        by_lines = self._likely_sorted() if known is None else known[1] is None
+        grid, right = (coords, self.batch_size, self.shape), known is not None
+        neighbours, question = site_table(*grid, kernel, dilation, by_lines, right)
+        if not right:
+            self._asked = Asked(coords, neighbours, question, by_lines, (kernel, dilation))
         return KernelMap.around(Table(neighbours))
+
+    def _likely_sorted(self) -> bool:
+        if self._in_order is not None:
+            return self._in_order
+        return self._record is None or self._record.is_sorted
 
     def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
         """All maps that the last input needed, where it went down: in one call that waits once."""

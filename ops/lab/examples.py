@@ -27,7 +27,7 @@ from millisecond.ops.lab.locations import location_map, output_sites
 from millisecond.ops.lab.networks import AROUND
 from millisecond.ops.lab.pairs import PairMap, pair_map
 from millisecond.ops.lab.sparse_conv import sparse_conv as conv_by_dataflow
-from millisecond.ops.line_maps import line_table, reached_sites, site_order, site_table
+from millisecond.ops.line_maps import line_table, reached_sites, site_faults, site_order, site_table
 from millisecond.ops.row_order import row_order
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.transfer import own_stream
@@ -202,11 +202,12 @@ def index_in_one_call(scene: Scene) -> Iterator[Call]:
     yield "index, one call", lambda: build(coords)
 
 
-@example("line_table", "reached_sites", "site_order", "site_table")
+@example("line_table", "reached_sites", "site_order", "site_table", "site_faults")
 def lines_of_sites(scene: Scene) -> Iterator[Call]:
     coords, shape, batch = scene.sites
     yield "line table", lambda: line_table(coords, coords, batch, shape, AROUND)
-    yield "site table", lambda: site_table(coords, batch, shape, (3, 3, 3), (1, 1, 1))
+    table = lambda rows: site_faults(*site_table(rows, batch, shape, (3, 3, 3), (1, 1, 1)))  # noqa: E731
+    yield "site table", lambda: table(coords)
     below_shape = DOWN.output_shape(shape)
     yield "reached sites", lambda: reached_sites(coords, batch, below_shape, DOWN)
     yield "site order", lambda: site_order(coords, batch, shape)
@@ -215,7 +216,8 @@ def lines_of_sites(scene: Scene) -> Iterator[Call]:
         line_table(below, coords, batch, shape, DOWN)
         line_table(coords, below, batch, below_shape, DOWN, transposed=True)
         site_order(coords.flip(0), 1, shape)
-        site_table(coords.flip(0), batch, shape, (3, 3, 3), (1, 1, 1))
+        table(coords.flip(0))
+        site_table(coords.flip(0), batch, shape, (3, 3, 3), (1, 1, 1), False, True)
 
 
 @example("train_conv", "conv", "conv_weight_gradient")

@@ -169,7 +169,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
             check_dimensions(self, input)
             out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
-            out, kernel_map, source, target = self.mapped(input)
+            out, kernel_map, source, target = self.mapped(input, begun=True)
             if weight.shape[-1] * self.groups != self.in_channels:  # `product` would fill it up
                 inputs = self.in_channels // self.groups
                 raise ValueError(
@@ -184,6 +184,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
                 features = features if bias is None else features + bias.to(features.dtype)
             else:
                 features = product(features, weight, kernel_map, bias, kept, True, self.groups)
+            if not input.sure():  # only now: a GPU convolves while the host would wait
+                return self._forward(input, parameters, add_input)
             out = out.on(target, features)
             if self.record_voxel_count:
                 self.record(len(target.indices))
@@ -205,14 +207,16 @@ class SparseConvolution(KeepsWeight, SparseModule):
         out = features @ weight.view(self.in_channels, self.out_channels)
         return out if bias is None else out + bias.to(out.dtype)
 
-    def mapped(self, input: SparseConvTensor) -> tuple[SparseConvTensor, KernelMap, Sites, Sites]:
+    def mapped(
+        self, input: SparseConvTensor, begun: bool = False
+    ) -> tuple[SparseConvTensor, KernelMap, Sites, Sites]:
         """The input with this layer's map under its indice_key, the map, and the sites of the
-        features that are read and of the results.
+        features that are read and of the results. begun: the map counts if the input is `sure`.
 
         The `indice_dict` is a new one: another branch from the same input may use the key for
         itself.
         """
-        data, channels = shared_map(self, input), (self.in_channels, self.out_channels)
+        data, channels = shared_map(self, input, begun), (self.in_channels, self.out_channels)
         if self.inverse:
             back = data.inputs.inverted(data.geometry, data.kernel_map)
             back = ordered(back, input.features, channels, data.outputs, data.inputs)
@@ -245,7 +249,7 @@ class SparseConvolution(KeepsWeight, SparseModule):
 # ---- sites and map of a call: those that the indice_key names, or new ones ----------------------
 
 
-def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
+def shared_map(layer: SparseConvolution, input: SparseConvTensor, begun: bool) -> SharedMap:
     """Sites and map of this layer on its input; ValueError where what its key has does not fit."""
     found = _own(layer, input.find_indice_pair(layer.indice_key))
     if layer.inverse:
@@ -258,7 +262,7 @@ def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
     check_dimensions(layer, input)
     more = layer.output_padding if layer.transposed else None
     geometry, subm, algo = window(layer), layer.subm, layer.algo
-    return input.on_sites(lambda sites: SharedMap.on(sites, geometry, subm, more, algo))
+    return input.on_sites(lambda sites: SharedMap.on(sites, geometry, subm, more, algo, begun))
 
 
 def check_dimensions(layer: Any, input: SparseConvTensor) -> None:

@@ -110,8 +110,19 @@ class SparseConvTensor:
         try:
             return build(self.sites)
         except WrongSites:
-            self._sites = repeated = RepeatedSites(self.indices, self.sites.shape, self.batch_size)
-            return build(repeated)
+            return build(self._repeated())
+
+    def sure(self) -> bool:
+        """Whether the map that was begun last on these sites counts; see `on_sites`."""
+        try:
+            return self.sites.sure()
+        except WrongSites:
+            self._repeated()
+            return False
+
+    def _repeated(self) -> Sites:
+        self._sites = RepeatedSites(self.indices, self.sites.shape, self.batch_size)
+        return self._sites
 
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
         """Features [N', C'] on other sites."""

@@ -280,7 +280,7 @@ class BoundedSites(Sites):
         rows = features if order is None else features.index_select(0, order)
         return dense(rows, coords, self.shape, self.batch_size, self.count)
 
-    def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+    def begun(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         if (kernel, dilation) not in self._submanifold:
             if max(dilation) > 1:
                 raise ValueError(f"dilation: {dilation} of a submanifold layer has no graph")

@@ -56,10 +56,12 @@ class SharedMap(NamedTuple):
         subm: bool,
         output_padding: Sequence[int] | None = None,  # of a transposed convolution
         algo: ConvAlgo | None = None,
+        begun: bool = False,  # a submanifold map: the caller asks whether the sites are `sure`
     ) -> SharedMap:
         """Of a layer with these sites as its input."""
         if subm:
-            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+            make = sites.begun if begun else sites.submanifold
+            kernel_map = make(geometry.kernel_size, geometry.dilation)
             return cls(sites, sites, kernel_map, subm, geometry, algo)
         transposed, more = output_padding is not None, output_padding or ()
         return cls(sites, *sites.strided(geometry, transposed, more), subm, geometry, algo)

@@ -55,7 +55,7 @@ class RepeatedSites(Sites):
     def dense(self, features: Tensor) -> Tensor:
         return self.unique.dense(features.index_select(0, self.last))
 
-    def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+    def begun(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         """[V, N + 2 * len(unique)]: see the class."""
         found = self._submanifold.get((kernel, dilation))
         if found is None:

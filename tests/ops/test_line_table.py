@@ -3,8 +3,23 @@
 import pytest
 import torch
 
-from millisecond.ops import ConvGeometry, line_maps, sites, strided_map, submanifold_map
-from millisecond.ops.line_maps import NOT_INCREASING, OUTSIDE, TWICE, line_table, site_table
+from millisecond.ops import (
+    ConvGeometry,
+    SparseTensor,
+    SubmanifoldConv,
+    line_maps,
+    sites,
+    strided_map,
+    submanifold_map,
+)
+from millisecond.ops.line_maps import (
+    NOT_INCREASING,
+    OUTSIDE,
+    TWICE,
+    line_table,
+    site_faults,
+    site_table,
+)
 from tests.helpers.dense_oracle import STRIDED, random_sites
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -36,6 +51,14 @@ def test_more_lines_than_a_block_finds():
     assert torch.equal(found.cpu(), submanifold_map(coords, shape, 2).forward.neighbours)
 
 
+def table_and_faults(coords, batch_size, shape, kernel, dilation, likely_sorted=True):
+    """As layers ask: anew where the sites were not sorted, though that was likely."""
+    arguments = coords, batch_size, shape, kernel, dilation, likely_sorted
+    table, question = site_table(*arguments)
+    faults = site_faults(table, question)
+    return table_and_faults(*arguments[:-1], False) if faults and likely_sorted else (table, faults)
+
+
 def in_order(table, order):
     """A table of sorted rows as the table of rows `order`."""
     rank = order.argsort().int()
@@ -51,11 +74,11 @@ def test_of_sites_in_any_order(shape, device, likely_sorted):
     for seed, density in ((2, 0.3), (3, 0.0), (4, 1.0)):
         coords = random_sites(seed, 2, shape, density).to(device)
         expected = submanifold_map(coords, shape, 2, *window).forward.neighbours
-        table, fault = site_table(coords, 2, shape, *window, likely_sorted)
+        table, fault = table_and_faults(coords, 2, shape, *window, likely_sorted)
         assert fault == 0
         assert torch.equal(table, expected)
         order = torch.randperm(len(coords), device=device)
-        table, fault = site_table(coords[order], 2, shape, *window, likely_sorted)
+        table, fault = table_and_faults(coords[order], 2, shape, *window, likely_sorted)
         assert fault == (NOT_INCREASING if len(coords) > 1 else 0)
         assert torch.equal(table, in_order(expected, order))
 
@@ -67,7 +90,7 @@ def test_faults_of_sites(device, likely_sorted):
     coords = random_sites(2, 2, shape, 0.3).to(device)
 
     def fault(rows, shape=shape):
-        return site_table(rows, 2, shape, (3, 3, 3), (1, 1, 1), likely_sorted)[1]
+        return table_and_faults(rows, 2, shape, (3, 3, 3), (1, 1, 1), likely_sorted)[1]
 
     assert fault(coords) == fault(coords[:0]) == 0
     assert fault(coords.flip(0)) == NOT_INCREASING
@@ -86,7 +109,7 @@ def test_rows_are_expected_as_those_of_the_last_input(monkeypatch):
     expected = []
 
     def seen(*arguments):
-        expected.append(arguments[-1])
+        expected.append(arguments[-2])
         return site_table(*arguments)
 
     monkeypatch.setattr(sites, "site_table", seen)
@@ -97,8 +120,10 @@ def test_rows_are_expected_as_those_of_the_last_input(monkeypatch):
         given.follow(layer)
         for _ in range(2):  # what a GPU does for each window
             given._map_on_gpu(*window)
+            given.sure()
         given.ordered()
         given._map_on_gpu(*window)
+        assert given.sure()
     by_input = [expected[at : at + 3] for at in range(0, len(expected), 3)]
     mixed, in_order = [False] * 2, [True] * 2
     assert by_input == [
@@ -108,6 +133,56 @@ def test_rows_are_expected_as_those_of_the_last_input(monkeypatch):
         [False, *in_order],
         [True, *mixed],
     ]
+
+
+def test_a_map_by_lines_of_unsorted_sites_does_not_count():
+    shape, window = (5, 6, 7), ((3, 3, 3), (1, 1, 1))
+    coords = random_sites(2, 2, shape, 0.3)
+    order = torch.randperm(len(coords))
+    expected = in_order(submanifold_map(coords, shape, 2).forward.neighbours, order)
+    given = sites.Sites(coords[order], shape, 2)
+    given._map_on_gpu(*window)
+    assert not given.sure()
+    found = given._map_on_gpu(*window)
+    assert given.sure()
+    assert torch.equal(found.forward.neighbours, expected)
+    for wrong in (coords[[0, 0, 1]], coords.flip(0)[[0, 1, 0]]):
+        given = sites.Sites(wrong, shape, 2)
+        given._map_on_gpu(*window)
+        assert not given.sure()
+        given._map_on_gpu(*window)
+        with pytest.raises(sites.WrongSites, match="may be there once"):
+            given.sure()
+
+
+@pytest.mark.gpu
+def test_questions_that_nobody_asks_hold_up_no_other_one():
+    shape, window = (5, 6, 7), ((3, 3, 3), (1, 1, 1))
+    coords = random_sites(2, 2, shape, 0.3).cuda().contiguous()
+    asked = [site_table(rows, 2, shape, *window) for rows in (coords, coords.flip(0))]
+    for _ in range(500):  # of 1,024 that may be open at once
+        site_table(coords.flip(0), 2, shape, *window)
+    assert [site_faults(*each) for each in asked] == [0, NOT_INCREASING]
+    for _ in range(2000):
+        table, question = site_table(coords, 2, shape, *window)
+    assert site_faults(table, question) == 0
+    with pytest.raises(RuntimeError, match="question"):
+        site_faults(table, 1 << 20)
+
+
+@pytest.mark.gpu
+def test_a_layer_convolves_while_it_looks_at_the_sites():
+    """On sites in any order, and there twice, it gives what it gives where they are known."""
+    shape, layer = (5, 6, 7), SubmanifoldConv(16, 16).cuda()
+    coords = random_sites(2, 2, shape, 0.3).cuda().contiguous()
+    features = torch.randn(len(coords), 16, device="cuda")
+    expected = layer(SparseTensor(features, coords, shape, 2)).features
+    order = torch.randperm(len(coords), device="cuda")
+    mixed = SparseTensor(features[order], coords[order].contiguous(), shape, 2)
+    assert torch.equal(layer(mixed).features, expected[order])
+    twice = SparseTensor(features[:3], coords[[0, 1, 0]].contiguous(), shape, 2)
+    with pytest.raises(ValueError, match="may be there once"):
+        layer(twice)
 
 
 @pytest.mark.gpu
@@ -121,10 +196,10 @@ def test_many_sites_of_one_kind(apart):
     order = torch.randperm(len(coords))
     for likely_sorted in (True, False):
         there = coords[order].cuda().contiguous()
-        table, fault = site_table(there, 2, shape, (3, 3, 3), apart, likely_sorted)
+        table, fault = table_and_faults(there, 2, shape, (3, 3, 3), apart, likely_sorted)
         assert fault == NOT_INCREASING
         assert torch.equal(table.cpu(), in_order(expected, order))
-    table, fault = site_table(coords.cuda().contiguous(), 2, shape, (3, 3, 3), apart)
+    table, fault = table_and_faults(coords.cuda().contiguous(), 2, shape, (3, 3, 3), apart)
     assert fault == 0
     assert torch.equal(table.cpu(), expected)
 
@@ -136,7 +211,7 @@ def test_grids_of_more_lines_than_numbers(shape):
     coords = random_sites(6, 4, small, 0.1)
     expected = submanifold_map(coords, small, 4).forward.neighbours
     there, window = coords.cuda().contiguous(), ((3, 3, 3), (1, 1, 1))
-    table, fault = site_table(there, 4, shape, *window)
+    table, fault = table_and_faults(there, 4, shape, *window)
     assert fault == 0
     assert torch.equal(table.cpu(), expected)
     with pytest.raises(RuntimeError, match="too many lines"):
@@ -150,6 +225,8 @@ def test_opcheck():
     arguments = coords, coords, 2, (5, 6, 7), window, False
     torch.library.opcheck(torch.ops.millisecond.line_table, arguments)
     arguments = coords, 2, (3, 3, 4), window
-    torch.library.opcheck(torch.ops.millisecond.site_table, (coords, 2, (5, 6, 7), window, False))
+    arguments_of_sites = coords, 2, (5, 6, 7), window, False, True
+    torch.library.opcheck(torch.ops.millisecond.site_table, arguments_of_sites)
+    torch.library.opcheck(torch.ops.millisecond.site_faults, (coords.new_empty(27, 9), -1))
     checks = ("test_schema", "test_faketensor")  # of the rows, some are room
     torch.library.opcheck(torch.ops.millisecond.reached_sites, arguments, test_utils=checks)

@@ -50,10 +50,15 @@ __device__ inline int fault_of(const SiteOrder& p, int row, const Site& s) {
   return fault;
 }
 
-// The host's memory is far: each fault goes there once. reported: what went there, 0 at first.
-__device__ inline void report(int fault, int* reported, int* host) {
-  if ((fault & ~*static_cast<volatile int*>(reported)) == 0) return;
-  if (fault & ~atomicOr(reported, fault)) atomicOr(host, fault);
+// Adds a fault to all that were found. Most were found before.
+__device__ inline void report(int fault, int* faults) {
+  if (fault & ~*static_cast<volatile int*>(faults)) atomicOr(faults, fault);
+}
+
+// One thread of a grid tells the host all faults, which an earlier kernel has found.
+__device__ inline void tell(const int* faults, int* host) {
+  const bool first = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
+  if (first && host) *static_cast<volatile int*>(host) = *faults;
 }
 
 __device__ inline bool inside(const BitmapLevel& level, int batch, const Site& s) {

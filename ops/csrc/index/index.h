@@ -98,7 +98,7 @@ cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream
 
 // ---- sites in a grid -------------------------------------------------------------------------------------------
 
-// What is wrong with them, as bits that are added to *fault. TWICE is looked for in a table of locations alone:
+// What is wrong with them, as bits. TWICE is looked for in a table of locations alone:
 // where sites increase, none is there twice.
 constexpr int NOT_INCREASING = 1, OUTSIDE = 2, TWICE = 4;
 
@@ -106,7 +106,7 @@ struct SiteOrder {
   const int* coords;  // [rows, 1 + dims]
   int rows, dims;
   int batch, z, y, x;
-  int* fault;  // may be in pinned memory of the host
+  int* fault;  // to which site_order adds them; site_table writes them to it, which may be pinned memory
 };
 
 cudaError_t site_order(const SiteOrder& p, cudaStream_t stream);
@@ -123,7 +123,7 @@ struct LineTable {
   Window window;
   bool transposed;  // the rows are the inputs of the window's convolution, the sources its outputs
   int* neighbours;  // [V, rows]
-  int* fault;       // of the sources, see SiteOrder; null: nobody asks
+  int* fault;       // pinned memory, to which line_table writes the faults of the sources; null: nobody asks
 };
 
 int64_t line_table_workspace(const LineTable& p);  // bytes
@@ -138,7 +138,7 @@ cudaError_t line_table(const LineTable& p, cudaStream_t stream);
 constexpr int64_t MOST_SITES = 1 << 29;
 
 struct SiteTable {
-  SiteOrder sites;
+  SiteOrder sites;  // without a place for faults: nobody asks
   Window window;    // of a submanifold convolution
   int* neighbours;  // [V, rows]; where sites are OUTSIDE or TWICE it holds anything
 };

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "bindings/bitmap.h"
 #include "bindings/branch.h"
@@ -242,7 +243,7 @@ std::tuple<Tensor, Tensor> outputs_reached(const Tensor& coords, int64_t batch_s
   return {out, count};
 }
 
-SiteOrder order_in(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape, const Tensor& fault) {
+SiteOrder order_in(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape, int* fault) {
   const int dims = check_coords(coords);
   TORCH_CHECK(shape.size() == 3, "shape must hold 3 numbers, is ", shape);
   return {coords.data_ptr<int>(),
@@ -252,53 +253,105 @@ SiteOrder order_in(const Tensor& coords, int64_t batch_size, at::IntArrayRef sha
           positive(shape[0], "shape"),
           positive(shape[1], "shape"),
           positive(shape[2], "shape"),
-          fault.data_ptr<int>()};
+          fault};
 }
 
 // One number, 0 where the sites increase row by row and lie in the grid: see SiteOrder.
 Tensor order_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape) {
   const c10::cuda::CUDAGuard guard(coords.device());
   Tensor fault = at::zeros({1}, coords.options());
-  check(site_order(order_in(coords, batch_size, shape, fault), stream()), "site_order");
+  check(site_order(order_in(coords, batch_size, shape, fault.data_ptr<int>()), stream()), "site_order");
   return fault;
 }
 
+// Numbers that kernels tell the host, each in a word of pinned memory. Nothing is freed: a kernel may still write.
+class Answers {
+ public:
+  static Answers& get() {
+    static Answers* const answers = new Answers;
+    return *answers;
+  }
+
+  // A word that is not known yet.
+  int64_t ask() {
+    const int64_t question = next_.fetch_add(1) % COUNT;
+    wait(question);  // what nobody has waited for
+    words_[question] = UNKNOWN;
+    return question;
+  }
+
+  int* word(int64_t question) { return reinterpret_cast<int*>(words_ + question); }
+
+  // The kernels that were to answer did not start.
+  void withdraw(int64_t question) { words_[question] = 0; }
+
+  int wait(int64_t question) const {
+    TORCH_CHECK(question >= 0 && question < COUNT, "question: 0 to ", COUNT - 1, ", is ", question);
+    const std::atomic<int>& word = words_[question];
+    for (int turn = 1; word.load(std::memory_order_acquire) == UNKNOWN; ++turn) {
+      if (turn % LOOKS != 0) continue;
+      const cudaError_t state = cudaStreamQuery(stream());
+      if (state == cudaErrorNotReady) continue;
+      check(state, "site_table");  // else this loop would not end
+      check(cudaDeviceSynchronize(), "site_table");
+      TORCH_CHECK(word.load() != UNKNOWN, "question ", question, ": asked on another device");
+    }
+    return word.load();
+  }
+
+ private:
+  static constexpr int64_t COUNT = 1024;
+  static constexpr int UNKNOWN = -1, LOOKS = 1 << 16;
+
+  Answers() {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, COUNT * sizeof(int), cudaHostAllocPortable), "pinned memory");
+    words_ = new (memory) std::atomic<int>[COUNT] {};
+  }
+
+  std::atomic<int>* words_;
+  std::atomic<int64_t> next_{0};
+};
+
 constexpr int64_t MOST_LINES_A_SITE = 32;  // lines take memory, and time to empty it
 
-// The submanifold table of sites and their faults, see SiteOrder: by lines where they are likely sorted, else, and
-// where they turn out not to be, by their locations. The host waits for the faults while the table is made.
+// The submanifold table of sites, and the question for their faults (-1: there are none): by lines where they are
+// likely sorted, else by their locations. Right: nobody asks, and they are sorted if that is likely.
 std::tuple<Tensor, int64_t> neighbours_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape,
-                                                at::IntArrayRef window, bool likely_sorted) {
+                                                at::IntArrayRef window, bool likely_sorted, bool right) {
   const c10::cuda::CUDAGuard guard(coords.device());
   TORCH_CHECK(coords.size(0) <= MOST_SITES, "coords: ", coords.size(0), " rows, at most ", MOST_SITES,
               " are located");
-  const Tensor fault = at::empty({1}, at::TensorOptions(at::kInt).pinned_memory(true));
-  SiteTable p = {order_in(coords, batch_size, shape, fault), window_of(window, INT32_MIN), nullptr};
+  SiteTable p = {order_in(coords, batch_size, shape, nullptr), window_of(window, INT32_MIN), nullptr};
   const Tensor neighbours = empty_table(p.window, coords);
   p.neighbours = neighbours.data_ptr<int>();
   Scratch scratch(coords);
-  const auto faults_of = [&](auto find, auto fill) -> int {
-    *p.sites.fault = 0;
-    check(find(), "site_table");
-    const cudaEvent_t known = event_of(coords.device());
-    check(cudaEventRecord(known, stream()), "event");
-    const cudaError_t filled = fill();
-    check(cudaEventSynchronize(known), "site_table");  // sync: once for an input
-    check(filled, "site_table");
-    return *p.sites.fault;
-  };
+  const int64_t question = right || coords.size(0) == 0 ? -1 : Answers::get().ask();
+  p.sites.fault = question < 0 ? nullptr : Answers::get().word(question);
   const int64_t few_lines = std::min<int64_t>(MOST_LINES_A_SITE * coords.size(0), INT32_MAX - 1);
-  if (likely_sorted && lines_of_grid(p.sites.batch, p.sites.z, p.sites.y) <= few_lines) {
-    LineTable lines = line_table_of(coords, coords, batch_size, shape, window, false);
-    lines.neighbours = p.neighbours, lines.fault = p.sites.fault;
-    lines.lines = static_cast<int2*>(scratch(line_table_workspace(lines)));
-    if (faults_of([&] { return find_lines(lines, stream()); }, [&] { return line_table(lines, stream()); }) == 0)
-      return {neighbours, 0};
+  try {
+    if (likely_sorted && lines_of_grid(p.sites.batch, p.sites.z, p.sites.y) <= few_lines) {
+      LineTable lines = line_table_of(coords, coords, batch_size, shape, window, false);
+      lines.neighbours = p.neighbours, lines.fault = p.sites.fault;
+      lines.lines = static_cast<int2*>(scratch(line_table_workspace(lines)));
+      check(find_lines(lines, stream()), "site_table");
+      check(line_table(lines, stream()), "site_table");
+    } else {
+      void* const workspace = scratch(site_table_workspace(p));
+      check(fill_locations(p, workspace, stream()), "site_table");
+      check(site_table(p, workspace, stream()), "site_table");
+    }
+  } catch (...) {
+    if (question >= 0) Answers::get().withdraw(question);
+    throw;
   }
-  void* const workspace = scratch(site_table_workspace(p));
-  const int faults = faults_of([&] { return fill_locations(p, workspace, stream()); },
-                               [&] { return site_table(p, workspace, stream()); });
-  return {neighbours, faults};
+  return {neighbours, question};
+}
+
+// Waits for the answer.
+int64_t faults_of_sites(const Tensor& neighbours, int64_t question) {
+  const c10::cuda::CUDAGuard guard(neighbours.device());
+  return question < 0 ? 0 : Answers::get().wait(question);  // sync: once for an input
 }
 
 // ---- the order of a table's rows -------------------------------------------------------------------------------
@@ -350,8 +403,10 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
         on_cuda(outputs_reached));
   m.def("site_order(Tensor coords, int batch_size, int[] shape) -> Tensor", on_cuda(order_of_sites));
   m.def(
-      "site_table(Tensor coords, int batch_size, int[] shape, int[] window, bool likely_sorted) -> (Tensor, int)",
+      "site_table(Tensor coords, int batch_size, int[] shape, int[] window, bool likely_sorted, bool right) -> "
+      "(Tensor, int)",
       on_cuda(neighbours_of_sites));
+  m.def("site_faults(Tensor neighbours, int question) -> int", on_cuda(faults_of_sites));
   m.def("row_order(Tensor neighbours, Tensor? count, int segment, bool flipped) -> Tensor",
         on_cuda(order_of_rows));
 }

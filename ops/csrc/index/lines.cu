@@ -60,10 +60,10 @@ __host__ __device__ int64_t lines_of(const LineTable& p) { return int64_t(p.batc
 __global__ void __launch_bounds__(THREADS) lines_kernel(const __grid_constant__ LineTable p) {
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.source_rows) return;
-  const SiteOrder order = {p.source, p.source_rows, p.dims, p.batch, p.z, p.y, p.x, p.fault};
+  const SiteOrder order = {p.source, p.source_rows, p.dims, p.batch, p.z, p.y, p.x, nullptr};
   const Site site = read_site(p.source, row, p.dims);
   const int fault = fault_of(order, row, site);
-  if (fault && p.fault) report(fault, &p.lines[lines_of(p)].x, p.fault);
+  if (fault) report(fault, &p.lines[lines_of(p)].x);
   if (fault & OUTSIDE) return;
   const int64_t line = line_of(p, row);
   if (row == 0 || line_of(p, row - 1) != line) p.lines[line].x = row;
@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(THREADS) lines_kernel(const __grid_constant__ 
 }
 
 __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_constant__ LineTable p) {
+  tell(&p.lines[lines_of(p)].x, p.fault);
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
   const Window& w = p.window;

@@ -15,7 +15,7 @@ constexpr int PLACES_A_SITE = 4;  // at least
 constexpr int AT_ONCE = 3;        // sites that a thread looks up
 
 struct Locations {
-  int* rows;      // [last + 1]: 0, or the row + 1; behind them, which faults were reported
+  int* rows;      // [last + 1]: 0, or the row + 1; behind them the faults
   uint32_t last;  // place; places are a power of two
 };
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS) site_order_kernel(const SiteOrder p) 
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
   const int fault = fault_of(p, row, read_site(p.coords, row, p.dims));
-  if (fault) atomicOr(p.fault, fault);
+  if (fault) report(fault, p.fault);
 }
 
 // Fills an empty table.
@@ -55,12 +55,13 @@ __global__ void __launch_bounds__(THREADS) locations_kernel(const SiteOrder p, c
       place = (place + STEP) & table.last;
     }
   }
-  if (fault) report(fault, table.rows + table.last + 1, p.fault);
+  if (fault) report(fault, table.rows + table.last + 1);
 }
 
 // A thread has a row and a line (kz, ky) of the window.
 __global__ void __launch_bounds__(THREADS)
     site_table_kernel(const __grid_constant__ SiteTable p, const Locations table) {
+  tell(table.rows + table.last + 1, p.sites.fault);
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.sites.rows) return;
   const Window& w = p.window;
