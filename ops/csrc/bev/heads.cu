@@ -58,18 +58,6 @@ __device__ __forceinline__ void supply(const HeadJob& p, const Tiling& tiling, B
   supply.finish();
 }
 
-// Of the channels of a thread's sums in both halves of a panel. Read early: products hide the latency.
-struct HalfBiases {
-  float of[2][2];
-
-  __device__ __forceinline__ explicit HalfBiases(const float* panel) {
-    const int g = threadIdx.x % WARP / 4, warp = threadIdx.x / WARP % 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      of[i / 2][i % 2] = __ldg(panel + i / 2 * 64 + warp * 16 + channel_of_line(g + i % 2 * 8));
-  }
-};
-
 // ROWS: of a warpgroup.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& tiling, Barriers& barriers,
@@ -78,13 +66,14 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
   const int group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
   const uint32_t middle =
       shared_address(tiling.rest) + group * HEAD_STEPS * ROWS * LINE;  // [HEAD_STEPS][ROWS][LINE]
-  const HalfBiases out_bias(p.head_bias);
+  const Biases out_bias[] = {{p.head_bias, channel_of_warp(0, 0)}, {p.head_bias, channel_of_warp(0, 1)}};
   float out[2][ROWS / 2] = {};
   for (int panel = 0; panel < p.width / PANEL; ++panel) {
     // ---- up-sampling ----
-    const HalfBiases bias(p.up_bias + (blockIdx.y * (p.width / PANEL) + panel) * PANEL);
+    const int part = blockIdx.y * (p.width / PANEL) + panel;
+    const Biases bias[] = {{p.up_bias, channel_of_warp(part, 0)}, {p.up_bias, channel_of_warp(part, 1)}};
     float sum[2][ROWS / 2] = {};
-    multiply_panel<T, ROWS>(sum, p.c_in / SLICE, tiling, barriers, at,
+    multiply_steps<T, ROWS>(sum, p.c_in / SLICE, tiling, barriers, at,
                             [&](int, int stage) { return tiling.lines + (stage * GROUPS + group) * ROWS * LINE; });
 
     // ---- features to shared memory ----
@@ -97,8 +86,8 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
         uint32_t four[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          four[h] = transposed_8x8(rounded<T>(sum[half][4 * i + 2 * h] + bias.of[half][h],
-                                              sum[half][4 * i + 2 * h + 1] + bias.of[half][h], true));
+          four[h] = transposed_8x8(rounded<T>(sum[half][4 * i + 2 * h] + bias[half].of[h],
+                                              sum[half][4 * i + 2 * h + 1] + bias[half].of[h], true));
         }
         const int channel = channel0 % SLICE + 4 * j, line = i * 8 + g;
         const uint32_t to = middle + channel0 / SLICE * ROWS * LINE + line * LINE + (channel / 8 ^ line % 8) * 16 +
@@ -110,7 +99,7 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
     sync_group(group);
 
     // ---- heads ----
-    multiply_panel<T, ROWS>(out, HEAD_STEPS, tiling, barriers, at,
+    multiply_steps<T, ROWS>(out, HEAD_STEPS, tiling, barriers, at,
                             [&](int step, int) { return middle + step * ROWS * LINE; });
   }
 
@@ -123,8 +112,8 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
       uint32_t four[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        four[h] = transposed_8x8(rounded<T>(out[half][4 * i + 2 * h] + out_bias.of[half][h],
-                                            out[half][4 * i + 2 * h + 1] + out_bias.of[half][h], false));
+        four[h] = transposed_8x8(rounded<T>(out[half][4 * i + 2 * h] + out_bias[half].of[h],
+                                            out[half][4 * i + 2 * h + 1] + out_bias[half].of[h], false));
       }
       const int row = row0 + group * ROWS + i * 8 + g;
       if (row < tiling.n && channel < p.outputs) {

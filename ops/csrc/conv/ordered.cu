@@ -385,17 +385,13 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
   Position at;
   const int steps = count * (p.c_in / SLICE_OF<T>), group = threadIdx.x / 128;
   const auto lines_of = [&](int, int stage) { return ring.lines + stage * ROWS * LINE; };
-  if constexpr (PANELS<ROWS> == 2) {
-    float sum[2][ROWS / 2] = {};
-    multiply_panel<T, ROWS, 2>(sum, steps, ring, barriers, at, lines_of, group);
+  constexpr int HALVES = PANELS<ROWS>;  // of a panel, which a group has: of one panel each its own
+  const int first = group * HALVES;
+  float sum[HALVES][ROWS / 2] = {};
+  multiply_steps<T, ROWS, PANELS<ROWS>>(sum, steps, ring, barriers, at, lines_of, first);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store<T, ROWS>(p, sum[half], channel_of_warp(2 * blockIdx.x + group, half), tile);
-  } else {
-    float sum[ROWS / 2] = {};
-    multiply_steps<T, ROWS>(sum, steps, ring, barriers, at, lines_of);
-    store<T, ROWS>(p, sum, channel_of_warp(blockIdx.x, group), tile);
-  }
+  for (int half = 0; half < HALVES; ++half)
+    store<T, ROWS>(p, sum[half], channel_of_warp(PANELS<ROWS> * blockIdx.x, first + half), tile);
 }
 
 #endif

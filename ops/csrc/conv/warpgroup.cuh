@@ -165,47 +165,23 @@ struct Supply {
   }
 };
 
-// Adds the products of `steps` steps, at least one, to `sum`. lines: where the rows of step i lie in shared
-// memory.
-template <typename T, int ROWS, typename LinesOf>
-__device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps, const Ring& ring,
-                                               Barriers& barriers, Position& at, LinesOf lines_of) {
-  const int group = threadIdx.x / 128;
-  int before = 0;
-  int step = 0;
+// Adds the products of `steps` steps, at least one, to the sums of one or two halves of a panel. lines: where the
+// rows of step i lie in shared memory. first: which half of the weights of a step's panels is the first sum's.
+template <typename T, int ROWS, int PANELS = 1, int HALVES, typename LinesOf>
+__device__ __forceinline__ void multiply_steps(float (&sum)[HALVES][ROWS / 2], int steps, const Ring& ring,
+                                               Barriers& barriers, Position& at, LinesOf lines_of, int first = 0) {
+  constexpr int HALF = WEIGHT_BYTES / 2;
+  int before = -1, step = 0;
   do {  // at least once: else the compiler would write zeros for the case without a step between the products
     barrier_wait(&barriers.full[at.stage], at.phase);
-    const uint64_t a = matrix_descriptor(ring.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
-    const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
-    products_begin();
-#pragma unroll
-    for (int k = 0; k < LINE / 32; ++k) Product<T, ROWS>::add(sum, a + 2 * k, b + 2 * k);
-    products_commit();
-    products_wait<1>();
-    if (step > 0) barriers.release(before);
-    before = at.stage;
-    at.advance(ring.stages);
-  } while (++step < steps);
-  products_wait<0>();
-  barriers.release(before);
-}
-
-// As `multiply_steps`, but a group has all channels of a panel, in two halves: its own panel, or its own rows.
-// panel: which one of a step's.
-template <typename T, int ROWS, int PANELS = 1, typename LinesOf>
-__device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
-                                               Barriers& barriers, Position& at, LinesOf lines_of, int panel = 0) {
-  int before = -1, step = 0;
-  do {
-    barrier_wait(&barriers.full[at.stage], at.phase);
-    const uint64_t a = matrix_descriptor(ring.weights + (at.stage * PANELS + panel) * WEIGHT_BYTES);
-    const uint64_t half = (WEIGHT_BYTES / 2) >> 4;
+    const uint64_t a = matrix_descriptor(ring.weights + at.stage * PANELS * WEIGHT_BYTES + first * HALF);
     const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
     products_begin();
 #pragma unroll
     for (int k = 0; k < LINE / 32; ++k) {
-      Product<T, ROWS>::add(sum[0], a + 2 * k, b + 2 * k);
-      Product<T, ROWS>::add(sum[1], a + half + 2 * k, b + 2 * k);
+#pragma unroll
+      for (int half = 0; half < HALVES; ++half)
+        Product<T, ROWS>::add(sum[half], a + half * (HALF >> 4) + 2 * k, b + 2 * k);
     }
     products_commit();
     products_wait<1>();
