@@ -153,7 +153,7 @@ def _fake_line_table(coords, source, batch_size, shape, window, transposed) -> T
 
 @fake("site_table")
 def _fake_site_table(coords, batch_size, shape, window, *_) -> tuple[Tensor, int]:
-    return coords.new_empty(prod(window[:3]), coords.shape[0]), 0
+    return coords.new_empty(prod(window[:3]), coords.shape[0]), -1
 
 
 @fake("site_faults")
