@@ -6,6 +6,7 @@ from the inner edge outwards.
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from millisecond.data.simulator.furniture import (
 from millisecond.data.simulator.lorries import trailer, truck
 from millisecond.data.simulator.people import (
     bicycle,
+    bicycle_stand,
     cyclist,
     motorcycle,
     motorcyclist,
@@ -92,6 +94,7 @@ class Lane:
     wobble: float = 0.02  # standard deviation of the heading, radians
     aside: float = 0.0  # how far from the sensor the lane's s = 0 lies, metres
     all_are: str = ""  # of this type, or its company: who is not kept is not made at all
+    turned: float = 0.0  # share of the things, or groups, that look the other way
 
     def fill(self, rng: np.random.Generator, closed: tuple[float, float] = OPEN) -> list[Placed]:
         """Things from start to end; none reaches into the interval `closed` of s."""
@@ -105,6 +108,8 @@ class Lane:
             heading = float(self.heading)
             if self.wobble:
                 heading += rng.normal(0, self.wobble)
+            if self.turned:
+                heading += np.pi * float(rng.random() < self.turned)
             low, high = _footprint(thing, heading)
             group = list(_group(thing, heading))
             for other, x, y, turn in group[1:]:
@@ -175,9 +180,28 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
 
 
 WALKERS = mixed((0.97, walkers), (0.02, scooter_rider), (0.01, wheelchair_user))
-RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
+RIDERS = mixed((0.86, cyclist), (0.07, scooter_rider), (0.07, motorcyclist))
+
+
+class Crowd(NamedTuple):
+    """Of how many there usually are in a street, it has so many times as many."""
+
+    people: float  # on foot
+    riders: float  # and parked bicycles
+
+    @staticmethod
+    def of_street(rng: np.random.Generator) -> "Crowd":
+        """0.6 to 7.2 times as many, 2.2 in the median."""
+        return Crowd(*(0.6 + 6.6 * u * u for u in rng.random(2).tolist()))
+
+    def mixed(self, people: float, riders: float, gap: float) -> tuple[Maker, float]:
+        """Both in one lane, with weights and a mean gap that are right for a usual street."""
+        a, b = people * self.people, riders * self.riders
+        return mixed((a, WALKERS), (b, RIDERS)), gap * (people + riders) / (a + b)
+
+
 VEHICLES = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
-PARKED = mixed((0.99, VEHICLES), (0.01, walkers))  # people stand between parked cars
+PARKED = mixed((0.97, VEHICLES), (0.03, walkers))  # people stand between parked cars
 
 
 def leaning(rng: np.random.Generator) -> Thing:
@@ -226,6 +250,7 @@ CLUTTER = mixed(
     (1, container),
     (1, bollard),
     (1, leaning),
+    (1, bicycle_stand),
     (1, poles),
     (1, pole),
 )
@@ -285,13 +310,13 @@ class Side:
         self.strips.append((self.edge, Material.CONCRETE if width < 0.5 else Material.GRASS))
 
 
-def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
+def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: Crowd) -> None:
     """Cycle lane, parked cars, kerb, furniture, people, and house fronts or gardens."""
     _kerbside(rng, side, speed, crowd)
     side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.65:
-        pitch = rng.uniform(1.0, 9)
-        side.add(1.3, Material.CONCRETE, FURNITURE, (0.8, pitch), jitter=0.3, wobble=0.2)
+        pitch, things = rng.uniform(1.0, 9), mixed((12, FURNITURE), (crowd.riders, bicycle))
+        side.add(1.3, Material.CONCRETE, things, (0.8, pitch), jitter=0.3, wobble=0.2)
     _pavement(rng, side, speed, crowd)
     if rng.random() < 0.55:
         if rng.random() < 0.4:
@@ -302,16 +327,16 @@ def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
         gardens(rng, side)
 
 
-def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
+def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: Crowd) -> None:
     """A wall, a fence or a hedge half a metre from parked cars, or from people on a narrow path. On
     labelled scans 24 % of the cars have something within 0.6 m.
     """
     _kerbside(rng, side, speed, crowd, 2.2)
     side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.5:
-        gap = (0.1, rng.choice((2.5, 7.0, 30.0)) / crowd)
+        gap = (0.1, rng.choice((2.5, 7.0, 30.0)) / crowd.people)
         pace, turn = rng.choice((0.0, 1.2)) if speed else 0.0, np.pi * rng.integers(2)
-        ways = {"wobble": 0.02, "speed": pace, "all_are": "Pedestrian"}
+        ways = {"wobble": 0.02, "speed": pace, "all_are": "Pedestrian", "turned": 0.5 * (pace == 0)}
         side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, **ways)
     width, make = ((0.45, wall), (0.22, fence), (1.2, hedge))[int(rng.integers(3))]
     side.add(width, Material.GRASS, make, (0.0, rng.exponential(2.0)), wobble=0.0)
@@ -322,14 +347,14 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
 
 
 def _kerbside(
-    rng: np.random.Generator, side: Side, speed: float, crowd: float, strip: float = 2.7
+    rng: np.random.Generator, side: Side, speed: float, crowd: Crowd, strip: float = 2.7
 ) -> None:
     """The rest of the road beside the driving lanes; cars park in a strip of this width."""
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
-        bikes = (2.0, 25.0 / crowd)
-        ways = {"speed": pace, "wobble": 0.05, "all_are": "Cyclist"}
-        side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, **ways)
+        bikes = (0.8, 25.0 / crowd.riders)
+        ways = {"speed": pace, "wobble": 0.05, "all_are": "Cyclist", "turned": 0.15 * (pace == 0)}
+        side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, jitter=0.3, **ways)
     parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
     free = 1.5 + rng.exponential(12.0)
     if parking == "parallel":
@@ -340,15 +365,18 @@ def _kerbside(
         side.add(5.6, Material.ASPHALT, car, (0.5, 1.0 + free), nose, jitter=0.2)
 
 
-def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
-    """One or two rows of people, all walking or all standing about."""
-    people = rng.choice((3.5, 10.0, 50.0), p=(0.3, 0.35, 0.35)) / crowd
+def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: Crowd) -> None:
+    """One or two rows of people. Where they stay where they are, they look all ways."""
+    people = rng.choice((3.5, 10.0, 50.0), p=(0.3, 0.35, 0.35)) / crowd.people
     pace = rng.choice((0.0, 1.2)) if speed else 0.0  # people do not walk into a crossing
-    turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
-    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace, "all_are": "Pedestrian"}
+    turn, wobble = np.pi * rng.integers(2), 0.25 if pace else rng.choice((0.25, 1.2))
+    ways = {"wobble": wobble, "speed": pace, "all_are": "Pedestrian", "turned": 0.5 * (pace == 0)}
+    scatter = rng.uniform(0.0, 0.25)
     for row in range(int(rng.integers(1, 3))):
-        width, gap = rng.uniform(1.0, 2.0), (0.1, people * (1 + row))
+        width, gap = rng.uniform(1.0, 2.6), (0.1, people * (1 + row))
+        ways["jitter"] = 0.1 + scatter * (width - 1)
         side.add(width, Material.CONCRETE, WALKERS, gap, turn + row * np.pi, **ways)
+    side.add(0.3, Material.CONCRETE)  # nobody walks that close to a house
 
 
 def gardens(rng: np.random.Generator, side: Side) -> None:
@@ -363,13 +391,13 @@ def gardens(rng: np.random.Generator, side: Side) -> None:
     behind(rng, side, TOWN_BEHIND, 0.8)
 
 
-def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
+def park_side(rng: np.random.Generator, side: Side, crowd: Crowd) -> None:
     """A path, a lawn with trees and bushes, benches."""
     if rng.random() < 0.5:
         side.step(rng.uniform(0.08, 0.16))
     side.add(1.5, Material.GRASS, FURNITURE, (2.0, 12.0), jitter=0.3, wobble=0.3)
-    people, gap, turn = mixed((3, WALKERS), (1, RIDERS)), (0.5, 70.0 / crowd), rng.integers(2)
-    side.add(1.8, Material.CONCRETE, people, gap, np.pi * turn, jitter=0.5, wobble=0.2)
+    people, gap = crowd.mixed(3, 1, 70.0)
+    side.add(1.8, Material.CONCRETE, people, (0.5, gap), jitter=0.5, wobble=0.2, turned=0.5)
     side.add(4.5, Material.GRASS, GREEN, (0.5, rng.uniform(1, 8)), jitter=2.0)
     side.add(4.5, Material.GRASS, mixed((4, GREEN), (1, bench)), (0.5, 4.0), jitter=2.0)
     side.add(6.5, Material.GRASS, mixed((2, WILD), (1, house)), (0.5, 5.0))
@@ -386,8 +414,8 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
     bank = rng.uniform(-1.0, 1.6) if rng.random() < 0.7 else 0.0
     side.step(bank, 2.5)
     if rng.random() < 0.25:
-        people = mixed((2, RIDERS), (1, WALKERS))
-        side.add(2.2, Material.ASPHALT, people, (2.0, 25.0), side.along, jitter=0.4)
+        people, gap = Crowd.of_street(rng).mixed(1, 2, 25.0)
+        side.add(2.2, Material.ASPHALT, people, (1.0, gap), jitter=0.4, turned=0.5)
     side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(8.0)), jitter=0.5)
     far = mixed((4, WILD), (1, fence), (0.3, house))
     side.add(9.0, Material.GRASS, far, (0.5, rng.exponential(9.0)), jitter=3.0)

@@ -46,14 +46,16 @@ SHOULDERS, NECK, CROWN = 0.285, 0.32, 0.15  # the crown over the neck
 ANKLE = 0.085  # over the sole of a shoe, metres
 HEEL, TOE = 0.07, 0.2  # ends of a shoe, behind and before the ankle, metres
 
-# Rings of trunk and head: height over the hips and over the neck, half across, half deep.
+# Rings of trunk and head: height over the hips and over the neck, half across, half deep, and how
+# far ahead: the seat and the upper back lie behind, the belly and the face before. Else only shoes,
+# knees and elbows show where somebody who stands looks.
 TRUNK = (
-    (-0.05, 0.06, 0.055), (0.0, 0.104, 0.075), (0.09, 0.092, 0.066), (0.19, 0.1, 0.074),
-    (SHOULDERS, 0.112, 0.064), (0.33, 0.036, 0.042),
+    (-0.05, 0.06, 0.055, -0.008), (0.0, 0.104, 0.075, -0.014), (0.09, 0.092, 0.066, 0.01),
+    (0.19, 0.1, 0.074, 0.004), (SHOULDERS, 0.112, 0.064, -0.014), (0.33, 0.036, 0.042, -0.004),
 )  # fmt: skip
 HEAD = (
-    (-0.01, 0.034, 0.036), (0.02, 0.034, 0.044), (0.05, 0.044, 0.058), (0.09, 0.049, 0.062),
-    (0.13, 0.043, 0.054), (CROWN, 0.02, 0.026),
+    (-0.01, 0.034, 0.036, -0.002), (0.02, 0.034, 0.044, 0.012), (0.05, 0.044, 0.058, 0.018),
+    (0.09, 0.049, 0.062, 0.012), (0.13, 0.043, 0.054, 0.006), (CROWN, 0.02, 0.026, 0.004),
 )  # fmt: skip
 
 # Share of the cycle from one heel strike to the next; thigh forward of the vertical, bend of the
@@ -103,8 +105,8 @@ CARRIED = _choice(nothing=0.57, rucksack=0.15, bag=0.18, shopping=0.08, umbrella
 LUGGAGE = _choice(nothing=0.6, panniers=0.14, basket=0.15, child=0.05, cargo=0.06)
 # A third of KITTI's labelled pedestrians have another one within a metre.
 GROUPS = _choice(
-    alone=0.44, two_abreast=0.22, three_abreast=0.05, two_talk=0.09, three_talk=0.04, queue=0.04,
-    pram=0.04, suitcase=0.03, dog=0.05,
+    alone=0.37, two_abreast=0.22, three_abreast=0.05, two_talk=0.09, three_talk=0.04, queue=0.04,
+    party=0.04, pram=0.04, suitcase=0.03, dog=0.05, bicycle=0.03,
 )  # fmt: skip
 
 
@@ -136,11 +138,11 @@ class Pose(NamedTuple):
         (x, z), (a, b) = self.hip, self.lean
         return x + up * a + fore * b, 0.0, z + up * b - fore * a
 
-    def head(self, neck: float, up: float) -> Point:
+    def head(self, neck: float, up: float, fore: float = 0.0) -> Point:
         """A point above the neck: people look ahead, so the head leans less than the trunk."""
         x, _, z = self.trunk(neck)
         a = 0.35 * self.lean[0]
-        return x + a * up, 0.0, z + sqrt(1 - a * a) * up
+        return x + a * up + fore, 0.0, z + sqrt(1 - a * a) * up
 
 
 def _body(rng: np.random.Generator, low: float = 1.45, high: float = 1.88) -> Person:
@@ -221,8 +223,10 @@ def standing(body: Person, u: Sequence[float], hands: str, floor: float = 0.0) -
     """Somebody who stands, or who bends down if the hands are down. floor: its height, metres."""
     apart, turned, aside, out, lean = u
     ahead, down = 0.16 * (apart - 0.5), hands == "down"
-    ankles = [(side * ahead, side * (0.06 + 0.09 * aside), floor + ANKLE) for side in SIDES]
-    height = floor + ANKLE + (0.96 if down else 0.99) * (THIGH + SHANK) * body.tall - 0.01
+    # the weight rests on the middle of the shoes
+    ankles = [(side * ahead - 0.04, side * (0.06 + 0.09 * aside), floor + ANKLE) for side in SIDES]
+    far = (0.96 if down else 0.99 + 0.009 * turned) * (THIGH + SHANK) * body.tall
+    height = floor + ANKLE + sqrt(far * far - (abs(ahead) + 0.04) ** 2)
     fists = _hands(body, hands, 0.9 + 0.3 * out, floor)
     if down:
         fists = [(x + 0.2 * turned, y, z + 0.1 * apart) for x, y, z in fists]
@@ -230,11 +234,13 @@ def standing(body: Person, u: Sequence[float], hands: str, floor: float = 0.0) -
     return _pose(body, (-0.12 * down, height), bend, ankles, FLAT, fists, 0.08 * out * out)
 
 
-def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[float, ...]:
-    """A row of `limbs` for an arm or a leg, with five radii."""
+def _limb(start: Point, bend: Point, end: Point, radii: list[float], calf=0.0) -> tuple[float, ...]:
+    """A row of `limbs` for an arm or a leg, with five radii. calf: how far it lies behind the line
+    from knee to ankle, and the thigh before its own, share of their lengths."""
     (a, b, c), (u, v, w), (x, y, z) = start, bend, end
-    upper = (a + u) / 2, (b + v) / 2, (c + w) / 2
-    lower = 0.65 * u + 0.35 * x, 0.65 * v + 0.35 * y, 0.65 * w + 0.35 * z
+    upper = (a + u) / 2 - calf * (w - c), (b + v) / 2, (c + w) / 2 + calf * (u - a)
+    ahead, aside, up = 0.65 * u + 0.35 * x, 0.65 * v + 0.35 * y, 0.65 * w + 0.35 * z
+    lower = ahead + calf * (z - w), aside, up - calf * (x - u)
     return (a, b, c, *upper, u, v, w, *lower, x, y, z, *radii, *radii)
 
 
@@ -246,7 +252,7 @@ def figure(body: Person, pose: Pose, more: Callable[[], Solids] = solids) -> Sol
     (x, z), (sx, _, sz) = pose.hip, pose.trunk(SHOULDERS * tall)
     for k, side in enumerate(SIDES):
         hip, top = (x, side * HIP * tall, z), (sx, side * body.shoulder, sz)
-        rows.append(_limb(hip, pose.knees[k], pose.ankles[k], leg))
+        rows.append(_limb(hip, pose.knees[k], pose.ankles[k], leg, 0.045))
         rows.append(_limb(top, pose.elbows[k], pose.hands[k], arm))
         (u, y, w), (a, b) = pose.ankles[k], pose.toes[k]
         back = (u - HEEL * a + 0.04 * b, y, w - HEEL * b - 0.04 * a, 0.042, 0.045)
@@ -254,12 +260,16 @@ def figure(body: Person, pose: Pose, more: Callable[[], Solids] = solids) -> Sol
         shoes.append(tube(back, front))
     broad = (girth + body.shoulder / (SHOULDER * tall)) / 2
     trunk = [
-        (*pose.trunk(up * tall), wide * tall * broad + cloth, deep * tall * girth + cloth)
-        for up, wide, deep in TRUNK
+        (
+            *pose.trunk(up * tall, fore * tall),
+            wide * tall * broad + cloth,
+            deep * tall * girth + cloth,
+        )
+        for up, wide, deep, fore in TRUNK
     ]
     head = [
-        (*pose.head(NECK * tall, up * tall), wide * tall + body.hair, deep * tall + body.hair)
-        for up, wide, deep in HEAD
+        (*pose.head(NECK * tall, up * tall, fore * tall), *(r * tall + body.hair for r in radii))
+        for up, *radii, fore in HEAD
     ]
     wraps = [tube(*trunk)] + ([_hem(body, pose)] if body.hem else [])
     parts = [limbs(rows, Material.CLOTH), limbs(shoes, Material.CLOTH), *_carried(body, pose)]
@@ -304,13 +314,14 @@ def _carried(body: Person, pose: Pose) -> list[Hulls]:
 def reach(body: Person, pose: Pose) -> Extent:
     """The extent of somebody without an umbrella, a little more than the hulls."""
     tall, cloth, girth, hip = body.tall, body.cloth, body.girth, pose.hip[0]
-    crown, face = pose.head(NECK * tall, CROWN * tall), 0.063 * tall + body.hair
-    chest, deep = pose.trunk(0.19 * tall)[0], 0.076 * tall * girth + cloth
+    crown, face = pose.head(NECK * tall, CROWN * tall, 0.014 * tall), 0.064 * tall + body.hair
+    deep = 0.076 * tall * girth + cloth
+    middles = [pose.trunk(up * tall, fore * tall)[0] for up, _, _, fore in TRUNK[1:5]]
     joints = (*pose.knees, *pose.elbows, *pose.hands)
     x, y = [joint[0] for joint in joints], [abs(joint[1]) for joint in joints[2:]]
     thick, hips = 0.031 * tall + cloth, 0.056 * tall * (girth + 1) + cloth
     x0, x1 = min(min(x) - thick, crown[0] - face), max(max(x) + thick, crown[0] + face)
-    x0, x1 = min(x0, chest - deep, hip - deep), max(x1, chest + deep, hip + deep)
+    x0, x1 = min(x0, min(middles) - deep), max(x1, max(middles) + deep)
     wide = max(max(y) + thick, body.shoulder + 0.036 * tall + cloth, hips)
     if body.hem:
         x0, x1 = min(x0, min(x[:2]) - deep - 0.02), max(x1, max(x[:2]) + deep + 0.02)
@@ -391,26 +402,34 @@ def walkers(rng: np.random.Generator) -> Thing:
     if group == "alone":
         return pedestrian(rng)
     if group in BESIDE:
-        person = pedestrian(rng, "walk", push=group == "pram")
+        person = pedestrian(rng, "walk", push=group in ("pram", "bicycle"))
         back, right, _, ahead, _, _ = person.extent
         make, extent = BESIDE[group]
-        x, y = {"pram": (ahead, 0.0), "suitcase": (back, 0.0), "dog": (0.2, right - 0.2)}[group]
+        x, y = {
+            "pram": (ahead + 0.02, 0.0), "suitcase": (back, 0.0), "dog": (0.2, right - 0.2),
+            "bicycle": (0.2, right - 0.38),
+        }[group]  # fmt: skip
         thing = Thing(partial(make, *rng.random(2).tolist()), extent)
         return replace(person, company=((thing, x, y, 0.0),))
-    count = 3 if group.startswith("three") else 2 + (group == "queue") * int(rng.integers(1, 3))
-    abreast = group.endswith("abreast")
-    pace = max(0.95 + 0.12 * float(rng.standard_normal()), 0.5)
-    people = [pedestrian(rng, "walk" if abreast else "stand", pace) for _ in range(count)]
+    least, more = {"queue": (3, 2), "party": (4, 3)}.get(group, (2 + group.startswith("three"), 1))
+    count, abreast = least + int(rng.integers(more)), group.endswith("abreast")
+    pace, walk = max(0.95 + 0.12 * float(rng.standard_normal()), 0.5), abreast or group == "party"
+    people = [pedestrian(rng, "walk" if walk else "stand", pace) for _ in range(count)]
     places, x, y, u = [], 0.0, 0.0, rng.random(2 * count).tolist()
+    long, wide = (max(p.extent[k + 3] for p in people) - min(p.extent[k] for p in people)
+                  for k in (0, 1))  # fmt: skip
     # who talk stand on a circle and look to its middle
     aside = max(max(-p.extent[1], p.extent[4]) for p in people) * 0.58 * (count - 2)
     away = max(p.extent[3] for p in people) + aside + 0.03 + 0.2 * u[0]
     for k, (a, b) in enumerate(pairwise(people), 1):
         turn = 0.0
         if abreast:
-            x, y = 0.5 * u[k] - 0.25, y + a.extent[4] - b.extent[1] + 0.15 * u[-k]
+            x, y = 0.5 * u[k] - 0.25, y + a.extent[4] - b.extent[1] + 0.02 + 0.15 * u[-k]
         elif group == "queue":
-            x += a.extent[0] - b.extent[3] - 0.5 * u[k]
+            x += a.extent[0] - b.extent[3] - 0.03 - 0.5 * u[k]
+        elif group == "party":  # pairs one behind the other
+            row, column = divmod(k, 2)
+            x, y = -row * (long + 0.2) - 0.2 * u[k], column * (wide + 0.2 * u[0])
         else:
             turn = 2 * pi * k / count
             x, y = away * (1 - cos(turn)), -away * sin(turn)
@@ -446,10 +465,16 @@ def _dog(size: float, step: float) -> Solids:
     )
 
 
+def _pushed(size: float, luggage: float) -> Solids:
+    packed = "basket" if luggage < 0.3 else "panniers" if luggage < 0.5 else "nothing"
+    return _bicycle(1.6 + 0.2 * size, 0.34, (0.25, 0.28, 1.05), (-0.3, 0.88), packed)
+
+
 BESIDE = {
     "pram": (_pram, (0.0, -0.32, 0.0, 1.0, 0.32, 1.15)),
     "suitcase": (_suitcase, (-0.32, -0.25, 0.0, 0.0, 0.25, 1.0)),
     "dog": (_dog, (-0.5, -0.15, 0.0, 0.5, 0.15, 0.8)),
+    "bicycle": (_pushed, (-0.95, -0.33, 0.0, 0.95, 0.33, 1.15)),
 }
 
 
@@ -543,6 +568,17 @@ def bicycle(rng: np.random.Generator) -> Thing:
     return Thing(make, (-half - 0.05, -0.4, 0.0, half + 0.05, 0.4, 1.15))
 
 
+def bicycle_stand(rng: np.random.Generator) -> Thing:
+    """A low rail with bicycles on both sides, square to it."""
+    places = rng.uniform(0.4, 0.8) * np.arange(rng.integers(2, 9))
+    half, places = places[-1] / 2 + 0.1, (places - places[-1] / 2).tolist()
+    rail = boxes([(-half, half, -0.03, 0.03, 0.1, 0.4)], Material.METAL)
+    turns = (pi * (rng.integers(2, size=len(places)) - 0.5)).tolist()
+    stand = Thing(partial(solids, rail), (-half, -0.05, 0.0, half, 0.05, 0.4))
+    bikes = ((bicycle(rng), x, 0.1 * turn, turn) for x, turn in zip(places, turns, strict=True))
+    return replace(stand, company=tuple(bikes))
+
+
 def _rider(rng: np.random.Generator, high: float = 1.88) -> Person:
     body = _body(rng, 1.45, high)
     return body._replace(carried="rucksack" if body.carried == "rucksack" else "nothing", hem=0.0)
@@ -563,6 +599,9 @@ def cyclist(rng: np.random.Generator) -> Thing:
     ankles = [(x + side * pedal[0], side * 0.11, z + side * pedal[1]) for side in SIDES]
     hands = [(bar[0], side * (wide - 0.04), bar[1] + 0.02) for side in SIDES]
     toes, out = ((0.98, -0.2),) * 2, 0.1 * u[7] * u[7]
+    if rng.random() < 0.1:  # waits before the saddle, a foot on the ground
+        hip = hip[0] + 0.15, min(hip[1], ANKLE + 0.98 * (THIGH + SHANK) * body.tall)
+        ankles[0], toes = (hip[0], 0.2, ANKLE), (FLAT[0], toes[1])
     pose = _pose(body, hip, 9.0 + 36.0 * sport, ankles, toes, hands, out)
     grip, seat, side = (bar[0], wide, bar[1]), (hip[0], hip[1] - 0.1), 0.37 if cargo else wide
     ridden = partial(_bicycle, length, radius, grip, seat, luggage)

@@ -24,6 +24,7 @@ from millisecond.data.simulator.lanes import (
     RIDERS,
     TOWN_BEHIND,
     WALKERS,
+    Crowd,
     Lane,
     Side,
     behind,
@@ -186,17 +187,18 @@ def _across(lanes, rng: np.random.Generator, middle: float, closed=OPEN) -> list
 
 
 def cross_traffic(
-    rng: np.random.Generator, middle: float, crowd: float, right: Side, left: Side
+    rng: np.random.Generator, middle: float, crowd: Crowd, right: Side, left: Side
 ) -> list[Placed]:
     """Traffic across the street around s = middle: two lanes, two cycle paths, two zebras, and
     lights at the corners.
     """
-    quarter, traffic, people = np.pi / 2, rng.choice((14.0, 50.0)), 11.0 / crowd
+    quarter, traffic, people = np.pi / 2, rng.choice((14.0, 50.0)), 11.0 / crowd.people
+    bikes = 27.5 / crowd.riders
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, all_are="Cyclist"),
-        Lane(4.4, 0.7, -quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, all_are="Cyclist"),
+        Lane(-4.4, 0.7, quarter, RIDERS, (1, bikes), -25, 25, 4.0, all_are="Cyclist"),
+        Lane(4.4, 0.7, -quarter, RIDERS, (1, bikes), -25, 25, 4.0, all_are="Cyclist"),
         Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, 0, "Pedestrian"),
         Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, 0, "Pedestrian"),
     ]
@@ -232,7 +234,7 @@ def _town(rng: np.random.Generator, name: str) -> Street:
     lane, waits = rng.uniform(2.8, 3.6), crossing is not None or rng.random() < 0.4
     speed = 0.0 if waits else 8.0
     traffic = rng.choice((5.0, 13.0, 40.0), p=(0.4, 0.4, 0.2))
-    crowd = rng.choice((0.6, 1.0, 3.0), p=(0.5, 0.35, 0.15))
+    crowd = Crowd.of_street(rng)
     one_way, tracks = rng.random() < 0.2, rng.random() < 0.25
     lanes = [lane_ahead(0.0, lane, traffic, speed)]
     inner = 0.5 if one_way else 1.5
@@ -261,15 +263,14 @@ def _town(rng: np.random.Generator, name: str) -> Street:
 
 def _square(rng: np.random.Generator, name: str) -> Street:
     """A place for walkers and cyclists, cafes, bicycles; cars are rare."""
-    crowd = rng.choice((5.0, 14.0, 40.0), p=(0.35, 0.4, 0.25))
-    right, left = Side(1.7, -1), Side(1.7, 1)
+    crowd, right, left = Crowd.of_street(rng), Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
         if rng.random() < 0.5:
             side.step(rng.uniform(0.03, 0.14))
-        crowd = _walkers(rng, side, crowd)
+        _walkers(rng, side, crowd)
         clutter, free = CAFE if rng.random() < 0.4 else FURNITURE, rng.uniform(1, 8)
         side.add(2.5, Material.CONCRETE, clutter, (0.2, free), jitter=0.7, wobble=0.8)
-        parked = mixed((2, bicycle), (1, CLUTTER), (1, young_tree), (0.5, PARKED))
+        parked = mixed((crowd.riders, bicycle), (1, CLUTTER), (1, young_tree), (0.5, PARKED))
         free, nose = rng.uniform(0.5, 12), side.along + np.pi / 2
         side.add(1.9, Material.CONCRETE, parked, (0.15, free), nose, jitter=0.1)
         if rng.random() < 0.7:
@@ -277,20 +278,18 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         else:
             side.add(5.0, Material.GRASS, GREEN, (0.5, 4.0), jitter=1.5)
             behind(rng, side, TOWN_BEHIND, 0.8)
-    traffic = mixed((4, pedestrian), (3, cyclist), (2, car), (1, van))
-    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, 2 * crowd), 6.0, wobble=0.3, jitter=0.8)
+    traffic, gap = mixed((4, pedestrian), (3, cyclist), (2, car), (1, van)), 40.0 / crowd.people
+    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, gap), 6.0, wobble=0.3, jitter=0.8, turned=0.5)
     return StreetPlan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
-def _walkers(rng: np.random.Generator, side: Side, gap: float) -> float:
-    """Two rows of walkers, the other way each, so far apart; returns the gap for the next row."""
-    people, turn = mixed((8, WALKERS), (2, RIDERS)), np.pi * rng.integers(2)
+def _walkers(rng: np.random.Generator, side: Side, crowd: Crowd) -> None:
+    """Two rows of walkers in both directions."""
+    people, gap = crowd.mixed(8, 2, 16.0)
     for _ in range(2):
-        wobble = rng.choice((0.3, 1.5))
-        side.add(1.5, Material.CONCRETE, people, (0.1, gap), turn, jitter=0.1, wobble=wobble)
-        turn += np.pi
+        ways = {"jitter": 0.5, "wobble": rng.choice((0.3, 1.5)), "turned": 0.5}
+        side.add(rng.uniform(1.5, 2.5), Material.CONCRETE, people, (0.1, gap), **ways)
         gap *= rng.uniform(1.0, 2.5)
-    return gap
 
 
 def _country(rng: np.random.Generator, name: str) -> Street:
@@ -336,7 +335,7 @@ def _motorway(rng: np.random.Generator, name: str) -> Street:
 
 def _car_park(rng: np.random.Generator, name: str) -> Street:
     """Rows of parked cars on both sides of the aisle, more rows behind, people between."""
-    free = rng.choice((2.0, 6.0, 15.0))
+    free, crowd = rng.choice((2.0, 6.0, 15.0)), Crowd.of_street(rng)
     right, left = Side(2.8, -1), Side(3.2, 1)
     parked, between = mixed((12, car), (1, van)), mixed((2, young_tree), (1, lamp), (1, hedge))
     for side in (right, left):
@@ -345,8 +344,9 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(5.4, Material.ASPHALT, parked, (0.5, free), nose, jitter=0.2)
             if row == 0:
                 side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
-            on_foot = {"wobble": 1.0, "all_are": "Pedestrian"}
-            side.add(1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, **on_foot)
+            on_foot = {"wobble": 1.0, "all_are": "Pedestrian", "turned": 0.5}
+            gap = (0.5, 45.0 / crowd.people)
+            side.add(1.5, Material.ASPHALT, WALKERS, gap, side.facing, **on_foot)
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:

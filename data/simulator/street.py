@@ -13,7 +13,7 @@ from millisecond.data.simulator.solids import Thing
 
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
 ALONG = 0.35  # cosine of the heading from which on a thing goes along the road, not across
-WORLD = 15  # version of the streets: raise it when a seed gives another street
+WORLD = 17  # version of the streets: raise it when a seed gives another street
 
 
 class Placed(NamedTuple):

@@ -94,6 +94,33 @@ def test_a_gait_is_symmetric_and_its_limbs_keep_their_lengths(gait):
         assert -0.04 < lowest < 0.06
 
 
+def test_the_front_of_a_body_is_not_its_back():
+    """The seat lies behind the belly, the upper back behind the face, the calf behind the knee."""
+    for seed in range(20):
+        body = people._body(np.random.default_rng(seed))._replace(carried="nothing", hem=0.0)
+        pose = people.standing(body, (0.5, 1.0, 0.5, 0.5, 0.25), "hanging")
+        x, y, z = mesh_of(people.figure(body, pose)).vertices.T / body.tall
+        hips, middle = pose.hip[1] / body.tall, np.abs(y) < 0.06
+
+        def ends(low: float, high: float, x=x[middle], up=(z - hips)[middle]) -> np.ndarray:
+            return np.array([x[(low < up) & (up < high)].min(), x[(low < up) & (up < high)].max()])
+
+        seat, belly, back, face = (
+            ends(*at) for at in ((-0.02, 0.02), (0.07, 0.11), (0.26, 0.3), (0.38, 0.43))
+        )
+        assert seat[0] < belly[0] - 0.01 and belly[1] > seat[1] + 0.01
+        assert face.mean() > back.mean() + 0.015
+        knee, calf = ends(-0.26, -0.23), ends(-0.36, -0.31)
+        assert calf.mean() < knee.mean() - 0.01
+
+
+def test_half_of_a_lane_looks_the_other_way():
+    lane = Lane(3.0, 4.0, 0.0, pedestrian, (0.1, 0.1), -50.0, 50.0, wobble=0.0, turned=0.5)
+    turned = [placed.heading for placed in lane.fill(np.random.default_rng(0))]
+    assert set(turned) == {0.0, np.pi}
+    assert 0.35 < np.mean(np.array(turned) > 1) < 0.65
+
+
 def test_steps_are_as_long_as_those_of_people():
     """0.41 of the stature at a brisk pace: the heel of one shoe from the toe of the other, which
     stands still while the heel rises, and the length of a shoe."""
@@ -130,14 +157,15 @@ def test_groups_stand_close_and_do_not_overlap():
         np.fill_diagonal(apart, np.inf)
         labelled, near = labelled + len(who), near + int((apart.min(1) < 1.0).sum())
         sizes.add(len(who))
-    assert sizes == {1, 2, 3, 4}
+    assert sizes == {1, 2, 3, 4, 5, 6}
     # of KITTI's labelled pedestrians 32 % have another one within a metre, near and far
     assert 0.25 < near / labelled < 0.6
 
 
 def test_what_looks_like_somebody_has_no_label():
     rng = np.random.default_rng(6)
-    makers = [getattr(furniture, name) for name in DECOYS] + [people.bicycle, people.motorcycle]
+    makers = [getattr(furniture, name) for name in DECOYS]
+    makers += [people.bicycle, people.bicycle_stand, people.motorcycle]
     assert all(make(rng).kind is None for make in makers for _ in range(20))
     groups = [thing.company for thing in (walkers(rng) for _ in range(300)) if thing.company]
     kinds = {other.kind for company in groups for other, *_ in company}

@@ -212,7 +212,8 @@ def test_no_scenery_stands_in_the_own_lane():
 @pytest.mark.parametrize("kind", ["Car", "Van", "Pedestrian", "Cyclist"])
 def test_counts_and_distances_are_those_of_the_labels_or_a_little_more(kind):
     counts = np.array([r.frame.names.count(kind) for r in recordings()])
-    at_most = 5 if kind == "Cyclist" else 3  # rare ones are seen often enough to learn from
+    # people are so frequent that a network sees enough of them
+    at_most = {"Pedestrian": 9, "Cyclist": 12}.get(kind, 3)
     assert 0.7 * PER_FRAME[kind] < counts.mean() < at_most * PER_FRAME[kind]
     assert (counts == 0).any() and counts.max() > 2
     depth = [b[0] for r in recordings() for b, n in zip(r.frame.boxes, r.frame.names, strict=True)
@@ -232,7 +233,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {15: "f9ca25094a82130223ff0e8bfdd45ba6810d2790f999adb9e67dbab672df7606"}
+STREETS = {17: "4b17356846b7aa2f88ffbba1bff4e2c0e74eaaa1729b8957acd975a384995fbf"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
