@@ -66,7 +66,7 @@ WEIGHTS = "second_small"  # what a CPU detects with
 FIRST, STREETS = 100_000, 24  # of no training
 POSTERS = (3, 38, 9, 37, 44, 29)  # streets of simulator.png
 REVIEWED = 5  # scans of a drive
-FILMED = "street:36", 12  # README's example, and its scan of the picture
+FILMED = "street:6", 12  # README's example, and its scan of the picture
 LARGEST = (1420, 1140)  # pixels
 Picture = np.ndarray  # [H, W, 3] uint8
 

@@ -37,7 +37,7 @@ from millisecond.tools.program import output_path, parser_of, run
 EXAMPLE = """example:
   millisecond tour --output output/demo
 """
-STREET = 200_086  # of no training
+STREET = 200_102  # of no training
 RATE = 10.0  # scans per second
 SHOWN = (8, 20, 32, 44)  # scans of the film strip
 POSTER, HEIGHT = 20, 576  # the scan of the large picture; pixels

@@ -8,7 +8,7 @@ from millisecond.data.simulator import simulate, write_drive, write_kitti_tree
 from millisecond.data.simulator.scenes import make_street
 from millisecond.tools import simulate as program
 
-STREET = 200_086
+STREET = 200_102
 
 
 def test_a_drive_is_the_street_as_time_passes(tmp_path):
