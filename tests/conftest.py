@@ -1,5 +1,7 @@
 """Fixtures: the shared real data where it is present; GPU tests skip where there is no GPU."""
 
+import atexit
+import gc
 import os
 import signal
 from pathlib import Path
@@ -64,6 +66,19 @@ def pytest_addoption(parser):
     group.addoption("--case", type=int, help="number of the only case")
     group = parser.getgroup("devices", "tests of kernels")
     group.addoption("--device-limits", metavar="8.6", help="run kernels as on a GPU that has less")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Searches for garbage neither look while tests are collected, nor ever at what is there then:
+    most of all objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # else modules of C++ tell of leaks
 
 
 def pytest_collection_modifyitems(config, items):
