@@ -46,8 +46,9 @@ LOSS_GRADIENT = {torch.float32: 1e-5, torch.float16: 2**-11, torch.bfloat16: 2**
 OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
-# Files of half a minute begin first: in several processes, none of them is then left for the end.
+# Files that may take half a minute begin first: in several processes, none is left for the end.
 LONG = {
+    "test_detect_fleet.py",
     "test_detect_ray.py",
     "test_distributed.py",
     "test_four_packages.py",
@@ -56,6 +57,8 @@ LONG = {
     "test_sources.py",
     "test_train.py",
     "test_train_interrupted.py",
+    "test_visualize.py",
+    "test_window.py",
 }
 
 
