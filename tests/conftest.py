@@ -1,5 +1,7 @@
 """Fixtures: the shared real data where it is present; GPU tests skip where there is no GPU."""
 
+import atexit
+import gc
 import os
 import signal
 from pathlib import Path
@@ -44,8 +46,9 @@ LOSS_GRADIENT = {torch.float32: 1e-5, torch.float16: 2**-11, torch.bfloat16: 2**
 OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
-# Files of half a minute begin first: in several processes, none of them is then left for the end.
+# Files that may take half a minute begin first: in several processes, none is left for the end.
 LONG = {
+    "test_detect_fleet.py",
     "test_detect_ray.py",
     "test_distributed.py",
     "test_four_packages.py",
@@ -54,6 +57,8 @@ LONG = {
     "test_sources.py",
     "test_train.py",
     "test_train_interrupted.py",
+    "test_visualize.py",
+    "test_window.py",
 }
 
 
@@ -64,6 +69,19 @@ def pytest_addoption(parser):
     group.addoption("--case", type=int, help="number of the only case")
     group = parser.getgroup("devices", "tests of kernels")
     group.addoption("--device-limits", metavar="8.6", help="run kernels as on a GPU that has less")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Searches for garbage neither look while tests are collected, nor ever at what is there then:
+    most of all objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # else modules of C++ tell of leaks
 
 
 def pytest_collection_modifyitems(config, items):

@@ -13,11 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from millisecond.data.kitti.labels import MIN_HEIGHT, Labels, joined
 from millisecond.data.metric.reliability import Judged
-from millisecond.ops import paired_overlap_bev
 
 
 @dataclass(frozen=True)
@@ -131,6 +129,10 @@ def _image_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[P, 7] x [P, 7] -> [P], [P]: overlap over union seen from above and of the volumes."""
+    import torch  # pictures name what this module finds, and need no torch
+
+    from millisecond.ops import paired_overlap_bev
+
     area = paired_overlap_bev(torch.from_numpy(a), torch.from_numpy(b)).numpy()
     top = np.minimum(a[:, 2] + a[:, 5] / 2, b[:, 2] + b[:, 5] / 2)
     bottom = np.maximum(a[:, 2] - a[:, 5] / 2, b[:, 2] - b[:, 5] / 2)

@@ -1,15 +1,17 @@
 """A camera image with the boxes projected into it."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES, Calibration
-from millisecond.data.frame import Frame
 from millisecond.detector.draw.style import (
     BACKGROUND,
     EMPTY,
@@ -22,6 +24,9 @@ from millisecond.detector.draw.style import (
     tint,
 )
 from millisecond.detector.draw.text import FreeSpace, legend, width, write
+
+if TYPE_CHECKING:
+    from millisecond.data.frame import Frame
 
 SMOOTH = 2  # lines are drawn this many times larger, then shrunk
 NEAR = 0.5  # metres in front of the camera where edges are cut off

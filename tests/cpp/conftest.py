@@ -24,6 +24,27 @@ ROOT = Path(__file__).resolve().parents[2]
 CPP = ROOT / "detector" / "cpp"
 
 
+def built(*arguments: object) -> Path:
+    """What g++ makes of these arguments. It is kept in torch's cache, and made again once the
+    compiler, an option, or any line that the preprocessor hands on is another one."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    words = list(map(str, arguments))
+    options = [word for word in words if word.startswith("-") and not word.startswith("-I")]
+    read = [["--version"], ["-E", "-P", *words]]
+    parts = [subprocess.run(["g++", *one], check=True, stdout=-1).stdout for one in read]
+    digest = hashlib.sha256(b"\0".join([*parts, *map(str.encode, options)]))
+    path = cache_folder().parent / "millisecond_test_programs" / digest.hexdigest()[:16]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        if not path.exists():
+            new = path.with_suffix(".new")
+            subprocess.run(["g++", *words, "-o", str(new)], check=True)
+            new.replace(path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def library():
     """The library of MILLISECOND_LIBRARY, or one that is built and kept in torch's cache."""
@@ -84,13 +105,11 @@ def network(network_of, weights):
 
 
 @pytest.fixture(scope="session")
-def inspect(tmp_path_factory):
+def inspect():
     """Runs inspect.cpp, whose parts of detector/cpp need no GPU; any wrong access ends it."""
-    program = tmp_path_factory.mktemp("cpp") / "inspect"
     flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     flags += [f"-I{CPP / 'src'}", f"-I{CPP / 'include'}"]
-    source = str(Path(__file__).with_name("inspect.cpp"))
-    subprocess.run(["g++", *flags, source, "-o", str(program)], check=True)
+    program = built(*flags, Path(__file__).with_name("inspect.cpp"))
 
     def run(*arguments):
         return subprocess.run([program, *map(str, arguments)], capture_output=True, check=False)

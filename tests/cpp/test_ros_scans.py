@@ -1,8 +1,6 @@
 """What the ROS 2 node in C++ does without ROS, beside what Python does."""
 
 import ctypes
-import shutil
-import subprocess
 from ctypes import (
     POINTER,
     byref,
@@ -25,6 +23,7 @@ from millisecond.data.boxes import FollowedObjects
 from millisecond.data.formats.points import cloud_of
 from millisecond.data.live.messages import detection_array, header_of, marker_array
 from millisecond.detector.tracking.ego_motion import inverse, move_boxes
+from tests.cpp.conftest import built
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "examples" / "ros2" / "millisecond_ros_cpp" / "src"
@@ -32,15 +31,11 @@ DATATYPES = {"i1": 1, "u1": 2, "i2": 3, "u2": 4, "i4": 5, "u4": 6, "f4": 7, "f8"
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory):
+def code():
     """ros_scans.cpp; what C++ leaves undefined ends the process."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
-    path = tmp_path_factory.mktemp("ros") / "libscans.so"
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-pthread"]
     flags += ["-fsanitize=undefined", "-fno-sanitize-recover=all", f"-I{SOURCE}"]
-    subprocess.run(["g++", *flags, str(HERE / "ros_scans.cpp"), "-o", str(path)], check=True)
-    code = ctypes.CDLL(str(path))
+    code = ctypes.CDLL(str(built(*flags, HERE / "ros_scans.cpp")))
     code.last_fault.restype, code.read_cloud.restype = c_char_p, c_int64
     code.hand_over.restype, code.percentile.restype = c_int64, c_double
     code.percentile.argtypes = [POINTER(c_double), c_int64, c_double]

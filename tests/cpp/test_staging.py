@@ -1,12 +1,12 @@
 """Clouds on their way into pinned memory, copied by two threads while readers watch."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from millisecond.ops.library import SOURCES
+from tests.cpp.conftest import built
 
 # of CUDA, transfer.h needs the names of two types
 STAND_IN = """\
@@ -23,16 +23,14 @@ using cudaStream_t = void*;
 def run(request, tmp_path_factory):
     """Runs staging.cpp, which any undefined behaviour, or race of threads, ends."""
     check, rounds = request.param
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
     folder = tmp_path_factory.mktemp("staging")
     (folder / "cuda_runtime_api.h").write_text(STAND_IN)
     (folder / "vector_types.h").touch()
-    source, program = Path(__file__).with_name("staging.cpp"), folder / "staging"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
     flags += [f"-fsanitize={check}", "-fno-sanitize-recover=all", "-pthread"]
-    flags += [f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "transfer" / "stage.cpp"), str(source)]
-    subprocess.run(["g++", *flags, "-o", str(program)], check=True)
+    flags += [f"-I{folder}", f"-I{SOURCES}"]
+    own = Path(__file__).with_name("staging.cpp")
+    program = built(*flags, SOURCES / "transfer" / "stage.cpp", own)
 
     def staging(cores: int, seed: int) -> str:
         """How many threads helped, and which clouds came while the caller slept."""

@@ -1,8 +1,6 @@
 """The tracker of the C API beside Python's: the same recordings, matrices and mistakes."""
 
 import ctypes
-import shutil
-import subprocess
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from millisecond.data.boxes import NamedDetections, wrap_angle
 from millisecond.detector.tracking import Tracker, Tracks
 from millisecond.detector.tracking.tracker import assign
-from tests.cpp.conftest import CPP
+from tests.cpp.conftest import CPP, built
 from tests.cpp.structures import Sized
 
 NAMES = ("Car", "Cyclist", "Pedestrian")  # in the order of their labels, from 1
@@ -36,17 +34,12 @@ class View(Sized):
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory):
+def code():
     """tracking.cpp; what C++ leaves undefined ends the process."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
-    path = tmp_path_factory.mktemp("tracker") / "libtracking.so"
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
     flags += ["-Wno-missing-field-initializers", "-Werror", "-fsanitize=undefined"]
     flags += ["-fno-sanitize-recover=all", f"-I{CPP / 'src'}", f"-I{CPP / 'include'}"]
-    source = str(Path(__file__).with_name("tracking.cpp"))
-    subprocess.run(["g++", *flags, source, "-o", str(path)], check=True)
-    code = ctypes.CDLL(str(path))
+    code = ctypes.CDLL(str(built(*flags, Path(__file__).with_name("tracking.cpp"))))
     code.last_line.restype = c_char_p
     code.ms_tracker_destroy.argtypes = [c_void_p]
     code.ms_tracker_destroy.restype = None

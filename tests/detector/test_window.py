@@ -45,7 +45,7 @@ OBJECTS = {"drive": 1, "format": "text", "objects": [OBJECT, OTHER], "written": 
 
 
 class Tool:
-    """A running program of the folder tools, in a process group as a terminal makes it.
+    """A running command of millisecond, in a process group as a terminal makes it.
 
     Its display is its own: a window that opens, or closes, takes no keys meant for another.
     """
@@ -55,9 +55,10 @@ class Tool:
         self.server = subprocess.Popen(SERVER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         display = f":{int(self.server.stdout.readline())}"
         known = {k: v for k, v in os.environ.items() if k != "WAYLAND_DISPLAY"}
-        self.environment = known | {"OMP_NUM_THREADS": "1", "DISPLAY": display}
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DISPLAY": display}
+        self.environment = known | own
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tools" / f"{name}.py"), *map(str, arguments)],
+            [sys.executable, "-m", "millisecond", name, *map(str, arguments)],
             env=self.environment,
             cwd=folder,
             stdout=subprocess.PIPE,

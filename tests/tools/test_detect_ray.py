@@ -64,18 +64,21 @@ def scans(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def small_units(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def small_units():
     """8 units; an actor gets one at a time."""
-    monkeypatch.setattr(detecting, "SHARD", 5)
-    monkeypatch.setattr(fleet, "TOGETHER", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detecting, "SHARD", 5)
+        patch.setattr(fleet, "TOGETHER", 1)
+        yield
 
 
-@pytest.fixture
-def one(tmp_path, weights, scans) -> Path:
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, weights, scans) -> Path:
     """The table of one process."""
-    assert run("--weights", weights, scans, "--output", tmp_path / "one.parquet") == 2
-    return tmp_path / "one.parquet"
+    path = tmp_path_factory.mktemp("one") / "one.parquet"
+    assert run("--weights", weights, scans, "--output", path) == 2
+    return path
 
 
 def run(*arguments):
