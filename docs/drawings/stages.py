@@ -26,7 +26,7 @@ from millisecond.ops.voxelize import Voxels
 Area = tuple[float, float, float, float]  # lower and upper x, lower and upper y
 
 STREET: Area = (0, 70.4, -20, 20)
-CORNER: Area = (14, 25, -7, 1)  # two cars and two pedestrians
+CORNER: Area = (14, 25, -6, 2)  # two cars and two pedestrians
 CAR: Area = (14, 19, -3.6, 0.4)
 # By label - 1, in turn: as in all pictures green, pink, yellow, violet, but seen on white.
 CLASS_COLOURS = ("#2f6f10", "#c2417a", "#d4b000", "#5b1fd0")
