@@ -290,7 +290,7 @@ def test_moved_clouds_are_found_as_if_they_came_moved(trained, device, level):
 )
 def test_the_map_of_scores_peaks_where_the_boxes_are(device, precision):
     """Of a street, and of the same seen by a sensor that is turned and lower."""
-    points, common = simulate(36).points, ("second_small", device, precision)
+    points, common = simulate(6).points, ("second_small", device, precision)
     detector = Detector.from_weights(*common)
     boxes, scores, _ = detector(points)
     scores_at = detector.score_map(points)
