@@ -3,7 +3,7 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import json
@@ -389,7 +389,3 @@ def labels_of(entries: Sequence[dict[str, Any]], scan: str) -> tuple[NamedDetect
 
 def checksum(path: Path) -> int | None:
     return zlib.crc32(path.read_bytes()) if path.is_file() else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,10 +5,9 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -335,7 +334,3 @@ def _measure_scaling(options: argparse.Namespace) -> dict:
     kind = options.config, options.root, options.streets
     numbers = options.processes, options.workers, options.runs, options.steps
     return measure(*kind, *numbers, options.set)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,7 @@ needs no camera, or as the benchmark of a published data set scores them."""
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import sys
@@ -625,7 +625,3 @@ def sampled(precision: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     samples[: len(precision)] = np.maximum.accumulate(np.array(precision)[::-1])[::-1]
     places = np.linspace(0, 1, SAMPLES)
     return np.repeat(places, 2)[:-1], np.repeat(samples, 2)[1:]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,14 +3,13 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import ctypes
 import importlib.metadata
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -339,7 +338,3 @@ def _timed(call: Callable[..., object], clouds: Sequence[Given]) -> Percentiles:
         call(*given)
         samples.append(1e3 * (time.perf_counter() - started))
     return Percentiles.of(samples[len(clouds) :])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

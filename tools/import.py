@@ -3,7 +3,7 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import json
@@ -243,7 +243,3 @@ def require_name(name: str) -> None:
     """Raises ValueError for what cannot be the name of a file."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r}: a name has letters, digits, '-', '_' and '.' only")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,10 +3,9 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,7 +124,3 @@ def print_summary(database: GroundTruthDatabase) -> None:
             "none: never pasted by training; largely occluded or truncated, or the box in the\n"
             "image (columns 5 to 8 of a label) is empty or lower than 25 pixels"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from millisecond.data.files import missing, out_of_memory, plain_number
 
@@ -48,6 +49,12 @@ def begin() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         with suppress(OSError):  # a terminal that took the place of a file cannot tell its position
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may be any bytes
+
+
+def start(file: str) -> NoReturn:
+    """Run the program of this folder that `file` holds, and end Python with its exit code."""
+    begin()
+    sys.exit(import_module(f"millisecond.tools.{Path(file).stem}").main())
 
 
 class ProgramParser(argparse.ArgumentParser):

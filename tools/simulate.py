@@ -3,10 +3,9 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +111,3 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.drive is not None and (options.split or options.streets or options.no_crop):
         parser.error("--drive goes without --split, --streets and --no-crop")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,7 @@ Each step is one of the other programs; its command line is shown, to be used on
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import json
 import math
@@ -175,7 +175,3 @@ def describe(frame: dict) -> str:
         f"{len(sure)} cars that score {SURE} or more, the nearest {x:.0f} m ahead and "
         f"{abs(y):.0f} m to the {side}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

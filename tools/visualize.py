@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import sys
@@ -440,7 +440,3 @@ class Browser:
             print(f"{path} written", flush=True)
         except (ValueError, OSError) as error:
             print(f"error: frame {name}: {one_line(error)}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
