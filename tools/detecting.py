@@ -1,7 +1,5 @@
 """Where `millisecond detect` writes to: a folder of files, or a table; how a run goes on."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

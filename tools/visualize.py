@@ -1,7 +1,5 @@
 """Draw scans with ground truth and detections: in a window, or without a display into PNGs."""
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     from millisecond.tools import program
 
