@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]  # the project, or its folder among t
 CONFIG = ROOT / "configs" / "second_kitti.yaml"
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
+STOPPED = "stopped; the same command goes on from here"  # of programs that do
 FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
 SCREEN = 29  # lines of a help, for the prompt takes one of 30

@@ -16,7 +16,7 @@ from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import Site
 from millisecond.data.simulator.sensors import sensor_names, street_sensor
 from millisecond.data.simulator.trees import SUFFIXES, write_folder_tree
-from millisecond.tools.program import output_path, parser_of, run
+from millisecond.tools.program import STOPPED, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond simulate --root streets --split train --streets 300
@@ -33,7 +33,6 @@ Street number 7 is always the same street, and frame 000007 of the data set. A d
 for 5 s: 50 successive scans from the car that moves in it.
 """
 USUAL = "--split --streets --first --sensor --layout --drive"
-STOPPED = "stopped; the same command goes on from here"
 LARGEST = 999_999  # frames have six digits
 
 

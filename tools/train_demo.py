@@ -23,7 +23,7 @@ from PIL import Image
 
 import millisecond
 from millisecond.data.files import replacing
-from millisecond.tools.program import ROOT, output_path, parser_of, run
+from millisecond.tools.program import ROOT, STOPPED, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond train_demo --output output/train_demo
@@ -37,7 +37,6 @@ POSTER, HEIGHT = "200032", 576  # the street of the picture in README, pixels
 SURE = 0.3  # least score of the cars in the report
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
-STOPPED = "stopped; the same command goes on from here"
 SAY_SO = ("simulate", "prepare", "train")  # these print such a line themselves
 
 
