@@ -9,8 +9,6 @@ points inside the box in the LiDAR frame where they were measured, and the colum
 difficulty, boxes and, of a data set that has them, velocities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

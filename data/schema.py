@@ -1,7 +1,5 @@
 """Strict reading of YAML into frozen dataclasses: nothing is guessed, converted or ignored."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys

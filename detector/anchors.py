@@ -1,7 +1,5 @@
 """Anchors: the fixed boxes that every prediction is relative to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

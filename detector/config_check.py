@@ -1,7 +1,5 @@
 """Where a configuration does not fit a data set, and warnings before a training starts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A configuration that fits a data set: each choice with its reason, also as commented YAML."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

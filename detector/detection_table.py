@@ -8,8 +8,6 @@ scans that could not be read under `bad`, and the settings of the run. The shard
 files in one folder.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

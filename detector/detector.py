@@ -86,7 +86,7 @@ class Detector:
             self.device, self.mounting = device, mounting
             self._placement = Placement(mounting) if mounting else None
             if model is None or config is None:
-                model, config = _load(usual_weights(device))
+                model, config = load_network(usual_weights(device))
             self._take(model, config)
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
@@ -110,7 +110,7 @@ class Detector:
             if why := unlike_kitti(self.mounting.to_network(as_tensor(points))):
                 print(f"weights: {ANY} is used instead, for every LiDAR: {why}", file=sys.stderr)
                 with woken(self.device), torch_defaults():
-                    self._take(*_load(ANY))
+                    self._take(*load_network(ANY))
             self._chooses = False
 
     def __getstate__(self) -> NoReturn:
@@ -141,7 +141,7 @@ class Detector:
         if path is None:
             return cls(None, None, place, precision, mounting)
         with woken(place), torch_defaults():
-            return cls(*_load(path), place, precision, mounting)
+            return cls(*load_network(path), place, precision, mounting)
 
     @property
     def remembers(self) -> bool:
@@ -378,7 +378,8 @@ def _checked_device(device: str | torch.device | None, precision: str) -> torch.
     return usable_device(device)
 
 
-def _load(path: str | Path) -> tuple[Second, Config]:
+def load_network(path: str | Path) -> tuple[Second, Config]:
+    """The network of a weights file, as `from_weights` takes it, and its configuration."""
     config, state = load_weights(path)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
         model = build_second(config)

@@ -1,7 +1,5 @@
 """Which device a user means."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterator

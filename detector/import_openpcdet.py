@@ -1,7 +1,5 @@
 """Import of OpenPCDet's SECOND weights (spconv 1 or 2): to this project's names and layout."""
 
-from __future__ import annotations
-
 import math
 import warnings
 import zipfile

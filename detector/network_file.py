@@ -17,8 +17,6 @@ is opened, since both depend on the precision and on the kind of GPU. Biases [3,
 `Inference` has them in fp32, fp16 and bf16; it rounds the biases of the bird's-eye-view map.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tensors and texts in one safetensors file that knows its own checksum."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How unsure a network is of a scan, to choose what to label next."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

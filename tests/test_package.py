@@ -102,7 +102,9 @@ def test_the_page_names_every_program():
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) <= 29  # a screen, and the prompt
-    programs = {path.stem for path in (ROOT / "tools").glob("*.py") if "main(" in path.read_text()}
+    programs = {
+        path.stem for path in (ROOT / "tools").glob("*.py") if "def main(" in path.read_text()
+    }
     assert set(COMMANDS) == programs
 
 

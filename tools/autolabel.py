@@ -3,7 +3,7 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import json
@@ -29,7 +29,7 @@ from millisecond.data.folder.labels import label_lines, labelcloud_json
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import write_labels
 from millisecond.data.kitti.layout import RECORDING, some
-from millisecond.data.kitti.results import ResultFolder, detections_to_labels
+from millisecond.data.kitti.results import ResultFolder, detections_to_labels, json_result
 from millisecond.data.live.folder import by_name
 from millisecond.detector.detector import Detector
 from millisecond.detector.tracking import EgoMotion
@@ -357,9 +357,7 @@ class Output:
                 if name not in corrected:
                     os.replace(self.label(name, Path(folder)), self.label(name))
         for name, (found, ids) in zip(self.drive.names, labels, strict=True):
-            result = {"frame": name, "boxes": found.boxes.tolist()}
-            result |= {"scores": found.scores.tolist(), "names": found.names, "ids": ids}
-            self.results.write(name, result)
+            self.results.write(name, json_result(name, found) | {"ids": ids})
         count = sum(entry["labelled"] for entry in entries)
         print(f"{count} objects in {len(labels)} scans: {self.label('').parent}")
         print(f"{len(entries)} objects, the most doubtful first: {self.folder / LIST}")
@@ -389,7 +387,3 @@ def labels_of(entries: Sequence[dict[str, Any]], scan: str) -> tuple[NamedDetect
 
 def checksum(path: Path) -> int | None:
     return zlib.crc32(path.read_bytes()) if path.is_file() else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,10 +5,9 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -241,7 +240,7 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
     from millisecond.detector.training.distributed import processes
     from millisecond.tools.benchmarks.network import measure
 
-    config, model = _network(options)
+    model, config = _network(options)
     with processes(options.device) as group:
         return measure(config, model, scans, options.repeats, group.device, options.precision)
 
@@ -268,7 +267,7 @@ def _measure_pipeline(options: argparse.Namespace) -> dict:
     if options.plot:
         require_own(options.plot)
     sets = [load_scans(options.frames, options.count), simulated_sweeps(SWEEPS)]
-    config, model = _network(options)
+    model, config = _network(options)
     with processes(options.device) as group:
         every = PRECISIONS if group.device.type == "cuda" else ["fp32"]
         benchmark = Benchmark(config, model, group.device, sets, options.calls)
@@ -291,22 +290,19 @@ def _measure_fleet(options: argparse.Namespace) -> dict:
     return measure(sets, options.scans, options.precision, others)
 
 
-def _network(options: argparse.Namespace) -> tuple[Config, Second]:
-    """The configuration and network of --weights, or of --config with random weights."""
+def _network(options: argparse.Namespace) -> tuple[Second, Config]:
+    """The network of --weights, or of --config with random weights, and its configuration."""
     import torch
 
     from millisecond.detector.config import load_config
+    from millisecond.detector.detector import load_network
     from millisecond.detector.models.second import build_second
-    from millisecond.detector.weights import load_weights, restore
 
     torch.manual_seed(0)
-    if not options.weights:
-        config = load_config(options.config)
-        return config, build_second(config)
-    config, state = load_weights(options.weights)
-    model = build_second(config)
-    restore(model, state, options.weights)
-    return config, model
+    if options.weights:
+        return load_network(options.weights)
+    config = load_config(options.config)
+    return build_second(config), config
 
 
 def _measure_training(options: argparse.Namespace) -> dict:
@@ -335,7 +331,3 @@ def _measure_scaling(options: argparse.Namespace) -> dict:
     kind = options.config, options.root, options.streets
     numbers = options.processes, options.workers, options.runs, options.steps
     return measure(*kind, *numbers, options.set)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,10 +3,9 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -237,7 +236,3 @@ def portraits(dataset: Dataset, found: Survey, config: Config) -> list[list[Port
             caption = (f"{name} {frame_id}", away)
             rows[-1].append(Portrait(points, box, palette.colour(name), caption))
     return rows
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,11 +3,10 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -190,7 +189,3 @@ def pairs(a: Sequence[Open], b: Sequence[Open]):
     for index in range(count):
         frames = [some[index * len(some) // count]() for some in (a, b)]
         yield tuple((frame.frame_id, frame.points) for frame in frames)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

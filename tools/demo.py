@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import queue
@@ -434,7 +434,3 @@ def begin_pictures(folder: Path) -> None:
         path.unlink()
     if old:
         print(f"{len(old)} pictures of an earlier film removed from {folder}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import re
@@ -550,7 +550,3 @@ def read(
     shape = image_shape(image) if image else USUAL_IMAGE
     seen = points[calibration.in_image(points, shape)] if crop else points
     return seen, CameraView(calibration, shape, len(points) - len(seen), image is None)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,5 @@
 """Where `millisecond detect` writes to: a folder of files, or a table; how a run goes on."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -20,10 +18,13 @@ from millisecond.data.boxes import FollowedObjects, NamedDetections, wrap_angle
 from millisecond.data.calibration import Calibration
 from millisecond.data.files import file_system, is_text, locked, read_text, write_json, write_lines
 from millisecond.data.folder.labels import label_lines, labelcloud_json
+from millisecond.data.kitti.labels import DECIMALS
 from millisecond.data.kitti.results import (
     ResultFolder,
     detections_to_labels,
+    json_result,
     require_same_run,
+    rounded_scores,
     write_result,
 )
 from millisecond.data.live.bag import BagSource
@@ -47,7 +48,6 @@ from millisecond.detector.tracking import Tracks
 from millisecond.tools.program import columns_of
 
 LARGEST_YAW = 3.1415  # of four decimals within half a turn
-DECIMALS = 4
 SHARD = 512  # scans of a part of a table, and files of a unit
 RUN = "run.json"
 JOINED = ".joined"  # in the folder of parts: the table, until it takes their place
@@ -139,19 +139,10 @@ class FolderWriter(NamedTuple):
             if self.form == "text":
                 write_lines(self.folder / f"{name}.txt", label_lines(named))
                 continue
-            content = {
-                "frame": name,
-                "boxes": named.boxes.round(DECIMALS).tolist(),
-                "scores": [float(f"{score:.9g}") for score in named.scores],
-                "names": list(named.names),
-                "milliseconds": round(result.milliseconds, 3),
-            }
+            content = json_result(name, named)
+            content["milliseconds"] = round(result.milliseconds, 3)
             if tracks is not None:
-                content["ids"] = tracks.ids.tolist()
-            if named.velocities is not None:
-                content["velocities"] = named.velocities.astype(np.float64).round(3).tolist()
-            if tracks is not None:
-                content["ages"] = tracks.ages.tolist()
+                content |= {"ids": tracks.ids.tolist(), "ages": tracks.ages.tolist()}
             labels = view and detections_to_labels(named, view.calibration, view.image_shape)
             write_result(self.folder, name, content, labels)
 
@@ -173,8 +164,8 @@ class TableWriter(NamedTuple):
         rows = []
         for result in shard.results:
             found = named_of(result, self.score)
-            scores = np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
-            found = found._replace(boxes=found.boxes.round(DECIMALS), scores=scores)
+            boxes, scores = found.boxes.round(DECIMALS), rounded_scores(found)
+            found = found._replace(boxes=boxes, scores=scores)
             if result.found.velocities is None:
                 found = found._replace(velocities=None)  # a tracker's are not in tables
             ids = None if result.tracks is None else result.tracks.ids

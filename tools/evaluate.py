@@ -4,7 +4,7 @@ needs no camera, or as the benchmark of a published data set scores them."""
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import sys
@@ -29,7 +29,12 @@ from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import DECIMALS, TYPES, Labels, read_labels
 from millisecond.data.kitti.layout import RECORDING, Layout, check_name, read_split, require_files
-from millisecond.data.kitti.results import ResultFolder, detections_to_labels
+from millisecond.data.kitti.results import (
+    ResultFolder,
+    detections_to_labels,
+    json_result,
+    rounded_scores,
+)
 from millisecond.data.metric import kitti
 from millisecond.data.metric.evaluation import (
     Overlaps,
@@ -525,15 +530,7 @@ def from_weights(options: argparse.Namespace) -> SplitDetections:
                 labels = None
                 if frame.calibration is not None:
                     labels = detections_to_labels(found, frame.calibration, frame.image_shape)
-                result = {
-                    "frame": frame.frame_id,
-                    "boxes": found.boxes.astype(np.float64).round(DECIMALS).tolist(),
-                    "scores": found.scores.tolist(),
-                    "names": list(found.names),
-                }
-                if found.velocities is not None:
-                    result["velocities"] = found.velocities.astype(np.float64).round(3).tolist()
-                results.write(frame.frame_id, result, labels)
+                results.write(frame.frame_id, json_result(frame.frame_id, found), labels)
     return SplitDetections(
         dataset.frame_ids, objects, detections, config.class_names, dataset, velocities
     )
@@ -574,8 +571,8 @@ def as_in_a_file(found: NamedDetections) -> NamedDetections:
     """Rounded as in a result file, so that both score the same."""
     boxes = found.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6])
-    scores = np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
-    return found._replace(boxes=boxes.round(DECIMALS).astype(np.float32), scores=scores)
+    boxes = boxes.round(DECIMALS).astype(np.float32)
+    return found._replace(boxes=boxes, scores=rounded_scores(found))
 
 
 def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> np.ndarray:
@@ -625,7 +622,3 @@ def sampled(precision: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     samples[: len(precision)] = np.maximum.accumulate(np.array(precision)[::-1])[::-1]
     places = np.linspace(0, 1, SAMPLES)
     return np.repeat(places, 2)[:-1], np.repeat(samples, 2)[1:]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

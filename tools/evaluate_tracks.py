@@ -4,10 +4,9 @@ files, or those that the tracker makes of stored detections, or of the labels th
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -269,7 +268,3 @@ def disturb(objects: Sequence[NamedDetections], seed: int) -> list[NamedDetectio
         kinds = (*seen.names, *(names[row] for row in rows))
         scans.append(NamedDetections(np.concatenate([true, ghosts]), scores.clip(0, 1), kinds))
     return scans
-
-
-if __name__ == "__main__":
-    sys.exit(main())

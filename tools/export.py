@@ -3,14 +3,13 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import ctypes
 import importlib.metadata
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +22,10 @@ import torch
 
 from millisecond.data.checks.leveling import Leveling
 from millisecond.detector import Detector, network_file
+from millisecond.detector.detector import load_network
 from millisecond.detector.frame_graph import FrameGraphs
 from millisecond.detector.inference import Detections, Inference
-from millisecond.detector.models.second import build_second
-from millisecond.detector.weights import load_weights, restore
+from millisecond.detector.weights import load_weights
 from millisecond.ops.transfer import Move
 from millisecond.tools.benchmarks.timing import Percentiles, Scans, load_scans
 from millisecond.tools.program import ROOT, WEIGHTS, output_path, parser_of, run
@@ -75,9 +74,7 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
     if frames is not None and not frames.is_dir():
         raise FileNotFoundError(f"{frames}: no such folder")
     scans = None if frames is None else load_scans(frames, COUNT)
-    config, state = load_weights(weights)
-    model = build_second(config)
-    restore(model, state, weights)
+    model, config = load_network(weights)
     with _placed(folder) as place:
         shutil.copytree(SOURCES, place, dirs_exist_ok=True)
         shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -290,7 +287,7 @@ def write_report(place: Path, weights: str, scans: Scans) -> None:
 def _pythons(weights: str, precision: str) -> dict[str, Callable[..., Detections]]:
     """Python's detectors by name: in fp32 on the library's kernels, and as a Detector is. Of a
     network for levelled scans the former alone: it leaves the boxes in the network's frame."""
-    config, state = load_weights(weights)
+    model, config = load_network(weights)
     detector = Detector.from_weights(weights, "cuda", precision)
 
     def usual(points: np.ndarray, move: None) -> Detections:
@@ -298,8 +295,6 @@ def _pythons(weights: str, precision: str) -> dict[str, Callable[..., Detections
 
     if precision != "fp32" and not config.grid.level:
         return {"Python": usual}
-    model = build_second(config)
-    restore(model, state, weights)
     inference = Inference(model, config, torch.device("cuda"), precision)
     inference.on_cells = True
     graphs = FrameGraphs(inference, moves=config.grid.level)
@@ -339,7 +334,3 @@ def _timed(call: Callable[..., object], clouds: Sequence[Given]) -> Percentiles:
         call(*given)
         samples.append(1e3 * (time.perf_counter() - started))
     return Percentiles.of(samples[len(clouds) :])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

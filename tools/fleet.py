@@ -5,8 +5,6 @@ file is there whole or not at all and has the same contents whoever writes it, s
 detected again after a worker or a machine was lost. Only reports come back.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -3,7 +3,7 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import json
@@ -32,7 +32,7 @@ from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.formats.points import require_scan
 from millisecond.data.kitti.layout import NAME
 from millisecond.detector.config import load_config
-from millisecond.tools.program import number, one_line, output_path, parser_of, run
+from millisecond.tools.program import STOPPED, number, one_line, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond import nuscenes /data/nuscenes plain
@@ -43,7 +43,6 @@ track ids and velocities of each recording in OUT/sequences, which `millisecond 
 takes. x points forward, y left, z up. The same command goes on where it was stopped, and tries
 again what was missing. docs/datasets.md says more.
 """
-STOPPED = "stopped; the same command goes on from here"
 MARK = "import.json"
 TOLD = 10  # scans of a recording that are left out with a line of their own
 
@@ -243,7 +242,3 @@ def require_name(name: str) -> None:
     """Raises ValueError for what cannot be the name of a file."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r}: a name has letters, digits, '-', '_' and '.' only")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

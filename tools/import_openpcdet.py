@@ -3,9 +3,8 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +38,3 @@ def convert(source: Path, target: Path, config_file: Path) -> None:
     config = load_config(config_file)
     save_weights(target, import_openpcdet(source, config), config)
     print(f"wrote {target}: {', '.join(config.class_names)}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

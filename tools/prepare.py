@@ -3,10 +3,9 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from millisecond.data.datasets.prepare import check_clouds, prepare
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.packed import Pack
 from millisecond.detector.config import load_config
-from millisecond.tools.program import config_file, output_path, parser_of, run
+from millisecond.tools.program import STOPPED, config_file, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -30,7 +29,6 @@ The first is for KITTI's layout. Plain files need the configuration of the train
 classes and the columns of their points. With it, a data set in KITTI's layout is packed as that
 training wants it, too.
 """
-STOPPED = "stopped; the same command goes on from here"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,7 +123,3 @@ def print_summary(database: GroundTruthDatabase) -> None:
             "none: never pasted by training; largely occluded or truncated, or the box in the\n"
             "image (columns 5 to 8 of a label) is empty or lower than 25 pixels"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

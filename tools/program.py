@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from millisecond.data.files import missing, out_of_memory, plain_number
 
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]  # the project, or its folder among t
 CONFIG = ROOT / "configs" / "second_kitti.yaml"
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
+STOPPED = "stopped; the same command goes on from here"  # of programs that do
 FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
 SCREEN = 29  # lines of a help, for the prompt takes one of 30
@@ -48,6 +50,12 @@ def begin() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         with suppress(OSError):  # a terminal that took the place of a file cannot tell its position
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may be any bytes
+
+
+def start(file: str) -> NoReturn:
+    """Run the program of this folder that `file` holds, and end Python with its exit code."""
+    begin()
+    sys.exit(import_module(f"millisecond.tools.{Path(file).stem}").main())
 
 
 class ProgramParser(argparse.ArgumentParser):

@@ -5,12 +5,11 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import base64
 import io
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -466,7 +465,3 @@ def change_section(own: Run, other: Run, groups: Sequence[Group]) -> str:
         + paragraph("The frames that changed most, by their badness:")
         + table(["frame", "before", "now", ""], frames, text=[3])
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

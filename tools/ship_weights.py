@@ -3,9 +3,8 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -98,7 +97,3 @@ def judged_on_streets(model: Second, config: Config, streets: range) -> Mapping[
         detections.append(detections_in(frame, found))
     matches = matches_of(detections, objects, default_overlaps(config.class_names))[3]
     return {name: of.judged() for name, of in matches.items()}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,10 +3,9 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import Site
 from millisecond.data.simulator.sensors import sensor_names, street_sensor
 from millisecond.data.simulator.trees import SUFFIXES, write_folder_tree
-from millisecond.tools.program import output_path, parser_of, run
+from millisecond.tools.program import STOPPED, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond simulate --root streets --split train --streets 300
@@ -34,7 +33,6 @@ Street number 7 is always the same street, and frame 000007 of the data set. A d
 for 5 s: 50 successive scans from the car that moves in it.
 """
 USUAL = "--split --streets --first --sensor --layout --drive"
-STOPPED = "stopped; the same command goes on from here"
 LARGEST = 999_999  # frames have six digits
 
 
@@ -112,7 +110,3 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.drive is not None and (options.split or options.streets or options.no_crop):
         parser.error("--drive goes without --split, --streets and --no-crop")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import sys
@@ -229,7 +229,3 @@ def table(rows: Sequence[tuple[str, float, Uncertainty]]) -> str:
         other = "-" if disagreement is None else f"{disagreement:.2f}"
         lines.append(f"{name:{wide}}{value:7.2f}{entropy:9.2f}{other:>14}{boxes:7}  {figures.why}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

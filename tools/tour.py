@@ -6,7 +6,7 @@ The first steps are other programs; their command lines are shown, to be used on
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import shlex
 import sys
@@ -184,7 +184,3 @@ def tiled(pictures: Sequence[np.ndarray]) -> np.ndarray:
         row, column = divmod(number, 2)
         sheet.paste(whole, (column * (wide + gap), row * (high + gap)))
     return np.asarray(sheet)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

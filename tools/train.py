@@ -3,7 +3,7 @@
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import shlex
@@ -198,7 +198,3 @@ def report(training: Training, options: argparse.Namespace) -> str:
     lines += ["", "what to try:"] * bool(tips)
     lines += [textwrap.fill(f"- {tip}", WIDTH, subsequent_indent="  ") for tip in tips]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,7 @@ Each step is one of the other programs; its command line is shown, to be used on
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import json
 import math
@@ -23,7 +23,7 @@ from PIL import Image
 
 import millisecond
 from millisecond.data.files import replacing
-from millisecond.tools.program import ROOT, output_path, parser_of, run
+from millisecond.tools.program import ROOT, STOPPED, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond train_demo --output output/train_demo
@@ -37,7 +37,6 @@ POSTER, HEIGHT = "200032", 576  # the street of the picture in README, pixels
 SURE = 0.3  # least score of the cars in the report
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
-STOPPED = "stopped; the same command goes on from here"
 SAY_SO = ("simulate", "prepare", "train")  # these print such a line themselves
 
 
@@ -175,7 +174,3 @@ def describe(frame: dict) -> str:
         f"{len(sure)} cars that score {SURE} or more, the nearest {x:.0f} m ahead and "
         f"{abs(y):.0f} m to the {side}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,11 +5,10 @@ from __future__ import annotations
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import gc
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -104,7 +103,3 @@ def line(work: Work, us: dict[str, float], choice: FastestDataflow) -> str:
     times = f"{us['implicit_gemm']:9.1f} {us[str(choice.listed)]:9.1f} {us[PAIRS]:9.1f}"
     alone = "" if choice.unlisted == choice.listed else f"; alone {choice.unlisted}"
     return f"{what:<62} {times}  {choice.listed}{alone}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

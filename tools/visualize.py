@@ -1,11 +1,9 @@
 """Draw scans with ground truth and detections: in a window, or without a display into PNGs."""
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     from millisecond.tools import program
 
-    program.begin()
+    program.start(__file__)
 
 import argparse
 import sys
@@ -440,7 +438,3 @@ class Browser:
             print(f"{path} written", flush=True)
         except (ValueError, OSError) as error:
             print(f"error: frame {name}: {one_line(error)}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,5 @@
 """Parts of `millisecond visualize`: frames with their boxes, errors in them, reports."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Two sets of scans side by side: figures of each, and whether a classifier tells them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple

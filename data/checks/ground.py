@@ -1,7 +1,5 @@
 """The ground below a sensor: the plane that the lowest points of a scan lie near."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Whether boxes stand where their points are, or would if the labels were read another way."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,8 +1,6 @@
 """Clouds of any LiDAR as networks for every LiDAR take them: the ground level at -1.73 m, and
 intensities of one scale; whether a cloud looks like KITTI's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A sensor by its clouds: their columns, the scale of their intensities, and how it is mounted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

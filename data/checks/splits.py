@@ -1,7 +1,5 @@
 """Frames that are there twice, and scenes that two splits share."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Mapping
 

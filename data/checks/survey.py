@@ -1,7 +1,5 @@
 """All objects of a data set, and notes on what is unusual about its frames and boxes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Data sets by the files in their folder: KITTI's layout, or plain files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

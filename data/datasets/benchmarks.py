@@ -5,8 +5,6 @@ poses and labels. Boxes come as `millisecond detect` gives them for the scans of
 import`, in the frame with x forward.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

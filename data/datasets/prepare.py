@@ -1,7 +1,5 @@
 """Preparation of a data set for training: packed clouds and a ground-truth database."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress

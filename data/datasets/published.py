@@ -4,8 +4,6 @@ Every reader gives the same: recordings of scans in a frame with x forward, y le
 wrong with one scan is a ValueError or OSError of this scan alone, one line with file and key.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

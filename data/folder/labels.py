@@ -1,7 +1,5 @@
 """Labels in the LiDAR's frame: text, and the JSON of labelCloud and SUSTechPOINTS."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -3,8 +3,6 @@
 KITTI's .bin is little-endian float32, 4 per point: x, y, z, intensity.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Mapping, Sequence

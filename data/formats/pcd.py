@@ -3,8 +3,6 @@
 Format: https://pointclouds.org/documentation/tutorials/pcd_file_format.html
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """PLY files (Greg Turk's polygon format), ASCII and binary: the element `vertex` of a cloud."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Literal, NamedTuple

@@ -3,8 +3,6 @@
 PCD and PLY files and ROS messages have named fields; .bin files and arrays have columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from

@@ -1,7 +1,5 @@
 """KITTI's frames, and data of one's own in the same layout."""
 
-from __future__ import annotations
-
 import difflib
 import zlib
 from collections.abc import Sequence

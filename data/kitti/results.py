@@ -45,6 +45,24 @@ def detections_to_labels(
     )
 
 
+def json_result(frame_id: str, found: NamedDetections) -> dict[str, Any]:
+    """What the JSON file of a frame has. Yaws are within half a turn already."""
+    result = {
+        "frame": frame_id,
+        "boxes": found.boxes.astype(np.float64).round(DECIMALS).tolist(),
+        "scores": rounded_scores(found).tolist(),
+        "names": list(found.names),
+    }
+    if found.velocities is not None:
+        result["velocities"] = found.velocities.astype(np.float64).round(3).tolist()
+    return result
+
+
+def rounded_scores(found: NamedDetections) -> np.ndarray:
+    """[N] float64, as in a file: with as many digits as tell two float32 apart."""
+    return np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
+
+
 TOGETHER = 128  # frames: more boxes at once take more memory, and no less time
 
 

@@ -1,7 +1,5 @@
 """A ROS 1 bag, a ROS 2 bag or an MCAP file as a source: clouds, or a sensor's packets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path

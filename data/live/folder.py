@@ -1,7 +1,5 @@
 """A folder of clouds as a source: plain files, or a drive of KITTI with its pictures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

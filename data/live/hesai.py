@@ -5,8 +5,6 @@ channel, and a tail. Points are in the frame of the manuals: y at azimuth 0, x a
 A ray's own angles are in `calibration.csv`, which is read from the sensor.
 """
 
-from __future__ import annotations
-
 import calendar
 import struct
 from collections.abc import Sequence

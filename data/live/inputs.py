@@ -1,8 +1,6 @@
 """What a command line names to be read: scans in files, of folders, lists and patterns; recordings
 that are read from their start."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Packets of a sensor as a source: from the network (udp:PORT), or recorded (.pcap, .pcapng)."""
 
-from __future__ import annotations
-
 import re
 import socket
 import struct

@@ -5,8 +5,6 @@ metadata, a JSON file beside the .pcap that begins with its name; an .osf has th
 are in the frame of the sensor as Ouster's manual defines it: x away from the connector, z up.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -8,8 +8,6 @@ stand for gigabytes. The index of a cut-off bag is lost with its end, so its rec
 turn.
 """
 
-from __future__ import annotations
-
 import bz2
 import shutil
 import sqlite3

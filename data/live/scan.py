@@ -1,7 +1,5 @@
 """What a source is and gives: scans, and a line for each trouble on the way."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources by name: a folder of clouds, a drive, a bag, packets, simulated streets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path

@@ -4,8 +4,6 @@
 and decodes them. An HDL-64E sends its series and its calibration itself, a byte per packet.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

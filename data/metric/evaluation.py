@@ -2,8 +2,6 @@
 of classes; their tables.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ Platt, "Probabilistic Outputs for Support Vector Machines", 1999; Guo et al., "O
 Modern Neural Networks", ICML 2017.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple

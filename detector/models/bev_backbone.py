@@ -1,8 +1,6 @@
 """The 2-D backbone, the RPN of SECOND without its heads: blocks of convolutions over the
 bird's-eye-view map, each followed by up-sampling to the map's size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,8 +1,6 @@
 """The sparse 3-D encoder, the middle extractor of SECOND: twelve sparse convolutions from voxels to
 a bird's-eye-view map."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -25,10 +25,12 @@ from millisecond.tools import program
 from tests.helpers.warm_processes import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = [path for path in sorted((ROOT / "tools").glob("*.py")) if "main(" in path.read_text()]
+PROGRAMS = [
+    path for path in sorted((ROOT / "tools").glob("*.py")) if "def main(" in path.read_text()
+]
 BEGIN = """if __name__ == '__main__':
     from millisecond.tools import program
-    program.begin()"""
+    program.start(__file__)"""
 
 
 def start(tool: str, *arguments: object) -> subprocess.Popen:

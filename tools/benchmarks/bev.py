@@ -1,8 +1,6 @@
 """The bird's-eye-view network and its heads on a GPU, fp16: on rows, step by step, and whole beside
 cuDNN's dense one."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 

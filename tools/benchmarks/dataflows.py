@@ -1,7 +1,5 @@
 """Which dataflow is the fastest where: SECOND's layers, a U-Net's, and sites of many densities."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Dense 3-D convolution beside cuDNN's and beside sparse convolution: tables, and a picture of
 milliseconds over occupancy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

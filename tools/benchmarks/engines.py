@@ -5,8 +5,6 @@ Each engine is measured in a process of its own beside these operators, by turns
 takes too long ends alone.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import multiprocessing

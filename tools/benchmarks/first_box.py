@@ -1,7 +1,5 @@
 """Seconds from the start of a process to its first box, the kernels compiled."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Scans per second from warm files to result files, as `millisecond detect` goes over a recording,
 and of each of its stages by itself."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence

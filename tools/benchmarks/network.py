@@ -1,7 +1,5 @@
 """The whole network on one scan: stage by stage, points to boxes, its encoder beside its peers."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

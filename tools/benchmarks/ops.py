@@ -6,8 +6,6 @@ graph to the rows of the last level, recorded with that graph's capacities and m
 eager" goes on to the bird's-eye-view map, as the peers do, call by call.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from itertools import chain, product

@@ -2,8 +2,6 @@
 as the engine's users run it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial

@@ -4,8 +4,6 @@ frames per second, memory, start; a picture of the latencies.
 On a GPU each stage is a CUDA graph of its own, else it is timed by the wall clock.
 """
 
-from __future__ import annotations
-
 import gc
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """Operators of points beside PointNet++'s kernels: equal results, one run."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Frames per second of trainings on several GPUs of this machine, beside those on one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

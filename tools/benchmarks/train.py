@@ -1,7 +1,5 @@
 """A training step: its parts, the whole, its memory, and whether the data keeps up."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
