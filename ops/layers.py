@@ -410,6 +410,11 @@ class SubmanifoldConv(Conv):
     def forward(self, x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
         if kernel_map is not None:
             return x.replace(self.convolve(x.features, kernel_map))
+        if torch.compiler.is_compiling():
+            return _uncompiled(self, x)
+        return self._on_own_sites(x)
+
+    def _on_own_sites(self, x: SparseTensor) -> SparseTensor:
         sites = x.sites
         sites.follow(self)
         while True:
@@ -417,6 +422,13 @@ class SubmanifoldConv(Conv):
             features = self.convolve_between(x.features, kernel_map, sites, sites)
             if sites.sure():  # only now: a GPU convolves while the host would wait
                 return x.on(sites, features)
+
+
+@torch.compiler.disable
+def _uncompiled(layer: SubmanifoldConv, x: SparseTensor) -> SparseTensor:
+    """The layer's result where torch.compile traces: what a GPU says of the sites would be taken
+    for a constant."""
+    return layer._on_own_sites(x)
 
 
 class _OverStridedMap(nn.Module):

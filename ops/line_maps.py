@@ -131,9 +131,10 @@ def site_table(
 
 def site_faults(neighbours: Tensor, question: int) -> int:
     """0, or the sum of the faults of the sites of a `site_table`: NOT_INCREASING, OUTSIDE, TWICE
-    where a site is there twice. With one of the latter two the table holds anything; with the first
-    one, too, if the sites were likely sorted, and then TWICE was not looked for. Waits for a GPU;
-    asks once."""
+    where a site is there twice. With one of the latter two the table holds anything. If the sites
+    were likely sorted, it may hold anything with the first one, too, and TWICE may be missing.
+
+    Waits for a GPU. To be asked soon: after 1,024 further questions an answer may be another's."""
     if not on_kernels(neighbours):
         return question
     return torch.ops.millisecond.site_faults.default(neighbours, question)

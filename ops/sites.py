@@ -77,7 +77,8 @@ class Asked(NamedTuple):
 
 
 class Sites:
-    """Sites of a batch of grids; raises WrongSites for one that is there twice or outside."""
+    """Sites of a batch of grids; raises WrongSites for one that is there twice or outside. One
+    thread at a time may work on them."""
 
     _site_order = staticmethod(site_order)
     _dense = staticmethod(dense)
@@ -149,8 +150,9 @@ class Sites:
     def begun(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         """The same, while a GPU still looks whether the sites are as they should be. What is
         computed along the map counts if the sites are then `sure`, else it is to be done again."""
-        if self._asked is not None:  # an error came between
-            self.sure()
+        if self._asked is not None:  # an error came between: nobody asks any more
+            self._submanifold.pop(self._asked.window, None)
+            self._asked = None
         if self._record is not None:
             self._record.saw_submanifold(self._level, kernel, dilation)
         if self._foreseen is not None:
@@ -169,7 +171,8 @@ class Sites:
         if self._asked is None:
             return True
         coords, neighbours, question, by_lines, window = self._asked
-        self._asked, fault = None, site_faults(neighbours, question)
+        fault = site_faults(neighbours, question)
+        self._asked = None
         self._in_order = fault == 0
         if self._record is not None:
             self._record.is_sorted = self._in_order

@@ -184,7 +184,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
                 features = features if bias is None else features + bias.to(features.dtype)
             else:
                 features = product(features, weight, kernel_map, bias, kept, True, self.groups)
-            if not input.sure():  # only now: a GPU convolves while the host would wait
+            # a map was begun; asked only now: a GPU convolves while the host would wait
+            if source is target and not input.sure():
                 return self._forward(input, parameters, add_input)
             out = out.on(target, features)
             if self.record_voxel_count:

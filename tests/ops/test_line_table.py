@@ -135,10 +135,11 @@ def test_rows_are_expected_as_those_of_the_last_input(monkeypatch):
     ]
 
 
-def test_a_map_by_lines_of_unsorted_sites_does_not_count():
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_map_by_lines_of_unsorted_sites_does_not_count(device):
     shape, window = (5, 6, 7), ((3, 3, 3), (1, 1, 1))
-    coords = random_sites(2, 2, shape, 0.3)
-    order = torch.randperm(len(coords))
+    coords = random_sites(2, 2, shape, 0.3).to(device)
+    order = torch.randperm(len(coords), device=device)
     expected = in_order(submanifold_map(coords, shape, 2).forward.neighbours, order)
     given = sites.Sites(coords[order], shape, 2)
     given._map_on_gpu(*window)
@@ -153,6 +154,29 @@ def test_a_map_by_lines_of_unsorted_sites_does_not_count():
         given._map_on_gpu(*window)
         with pytest.raises(sites.WrongSites, match="may be there once"):
             given.sure()
+
+
+def test_after_an_error_nobody_asks_about_the_map_that_was_begun():
+    shape, window = (5, 6, 7), ((3, 3, 3), (1, 1, 1))
+    given = sites.Sites(random_sites(2, 2, shape, 0.3).flip(0), shape, 2)
+    given._submanifold[window] = given._map_on_gpu(*window)  # an error comes now
+    found = given.begun(*window)
+    assert given.sure()
+    sorted_rows = sites.Sites(given.indices.flip(0), shape, 2).submanifold(*window)
+    order = torch.arange(len(given.indices)).flip(0)
+    assert torch.equal(found.forward.neighbours, in_order(sorted_rows.forward.neighbours, order))
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_asks_nothing():
+    shape, window = (5, 6, 7), ((3, 3, 3), (1, 1, 1))
+    coords = random_sites(2, 2, shape, 0.3).cuda().contiguous()
+    refused = pytest.raises(RuntimeError, match="while a CUDA graph is captured")
+    with refused, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        site_table(coords, 2, shape, *window)
+    for _ in range(1100):  # all words, and some of them again
+        table, question = site_table(coords, 2, shape, *window)
+    assert site_faults(table, question) == 0
 
 
 @pytest.mark.gpu
@@ -172,7 +196,7 @@ def test_questions_that_nobody_asks_hold_up_no_other_one():
 
 @pytest.mark.gpu
 def test_a_layer_convolves_while_it_looks_at_the_sites():
-    """On sites in any order, and there twice, it gives what it gives where they are known."""
+    """In any order of the sites it gives the same; sites that are there twice are refused."""
     shape, layer = (5, 6, 7), SubmanifoldConv(16, 16).cuda()
     coords = random_sites(2, 2, shape, 0.3).cuda().contiguous()
     features = torch.randn(len(coords), 16, device="cuda")
@@ -180,9 +204,12 @@ def test_a_layer_convolves_while_it_looks_at_the_sites():
     order = torch.randperm(len(coords), device="cuda")
     mixed = SparseTensor(features[order], coords[order].contiguous(), shape, 2)
     assert torch.equal(layer(mixed).features, expected[order])
+    again = SparseTensor(features[order], coords[order].contiguous(), shape, 2)
+    assert torch.equal(torch.compile(layer, backend="eager")(again).features, expected[order])
     twice = SparseTensor(features[:3], coords[[0, 1, 0]].contiguous(), shape, 2)
-    with pytest.raises(ValueError, match="may be there once"):
-        layer(twice)
+    for other in (layer, SubmanifoldConv(16, 16).cuda()):  # which expects unsorted rows, or sorted
+        with pytest.raises(ValueError, match="may be there once"):
+            other(twice)
 
 
 @pytest.mark.gpu

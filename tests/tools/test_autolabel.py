@@ -39,7 +39,7 @@ with locked(Path(sys.argv[1])):
 @pytest.fixture(scope="module")
 def drive(tmp_path_factory):
     root = tmp_path_factory.mktemp("drive") / "drive"
-    write_drive(root, 11, SCANS)
+    write_drive(root, 29, SCANS)
     return root
 
 

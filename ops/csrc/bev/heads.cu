@@ -66,6 +66,7 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
   const int group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
   const uint32_t middle =
       shared_address(tiling.rest) + group * HEAD_STEPS * ROWS * LINE;  // [HEAD_STEPS][ROWS][LINE]
+  // early, as the other biases: the products hide the latency
   const Biases out_bias[] = {{p.head_bias, channel_of_warp(0, 0)}, {p.head_bias, channel_of_warp(0, 1)}};
   float out[2][ROWS / 2] = {};
   for (int panel = 0; panel < p.width / PANEL; ++panel) {

@@ -385,7 +385,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
   Position at;
   const int steps = count * (p.c_in / SLICE_OF<T>), group = threadIdx.x / 128;
   const auto lines_of = [&](int, int stage) { return ring.lines + stage * ROWS * LINE; };
-  constexpr int HALVES = PANELS<ROWS>;  // of a panel, which a group has: of one panel each its own
+  constexpr int HALVES = PANELS<ROWS>;  // that a group multiplies: both of its own panel, or one of a shared one
   const int first = group * HALVES;
   float sum[HALVES][ROWS / 2] = {};
   multiply_steps<T, ROWS, PANELS<ROWS>>(sum, steps, ring, barriers, at, lines_of, first);

@@ -193,7 +193,7 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[HALVES][ROWS / 2], i
   barriers.release(before);
 }
 
-// The first of the 16 channels of a warp in a half of a panel.
+// The first of the 16 channels of a warp in a half of a panel; half: counted from this panel on.
 __device__ __forceinline__ int channel_of_warp(int panel, int half) {
   return panel * PANEL + half * (PANEL / 2) + threadIdx.x / WARP % 4 * 16;
 }

@@ -106,7 +106,7 @@ struct SiteOrder {
   const int* coords;  // [rows, 1 + dims]
   int rows, dims;
   int batch, z, y, x;
-  int* fault;  // to which site_order adds them; site_table writes them to it, which may be pinned memory
+  int* fault;  // site_order adds them to it; site_table writes them to it, which may lie in pinned memory
 };
 
 cudaError_t site_order(const SiteOrder& p, cudaStream_t stream);
@@ -138,7 +138,7 @@ cudaError_t line_table(const LineTable& p, cudaStream_t stream);
 constexpr int64_t MOST_SITES = 1 << 29;
 
 struct SiteTable {
-  SiteOrder sites;  // without a place for faults: nobody asks
+  SiteOrder sites;  // its fault may be null: nobody asks
   Window window;    // of a submanifold convolution
   int* neighbours;  // [V, rows]; where sites are OUTSIDE or TWICE it holds anything
 };

@@ -274,6 +274,11 @@ class Answers {
 
   // A word that is not known yet.
   int64_t ask() {
+    cudaStreamCaptureStatus capture;
+    check(cudaStreamIsCapturing(stream(), &capture), "site_table");
+    TORCH_CHECK(capture == cudaStreamCaptureStatusNone,
+                "coords: whether sites are sorted and right cannot be asked while a CUDA graph is captured; build "
+                "their kernel map before");
     const int64_t question = next_.fetch_add(1) % COUNT;
     wait(question);  // what nobody has waited for
     words_[question] = UNKNOWN;
@@ -282,18 +287,19 @@ class Answers {
 
   int* word(int64_t question) { return reinterpret_cast<int*>(words_ + question); }
 
-  // The kernels that were to answer did not start.
+  // An error came before the kernels that were to answer.
   void withdraw(int64_t question) { words_[question] = 0; }
 
   int wait(int64_t question) const {
     TORCH_CHECK(question >= 0 && question < COUNT, "question: 0 to ", COUNT - 1, ", is ", question);
     const std::atomic<int>& word = words_[question];
-    for (int turn = 1; word.load(std::memory_order_acquire) == UNKNOWN; ++turn) {
+    for (unsigned turn = 1; word.load(std::memory_order_acquire) == UNKNOWN; ++turn) {
       if (turn % LOOKS != 0) continue;
       const cudaError_t state = cudaStreamQuery(stream());
       if (state == cudaErrorNotReady) continue;
       check(state, "site_table");  // else this loop would not end
-      check(cudaDeviceSynchronize(), "site_table");
+      if (word.load() != UNKNOWN) break;
+      check(cudaDeviceSynchronize(), "site_table");  // the kernels are on another stream
       TORCH_CHECK(word.load() != UNKNOWN, "question ", question, ": asked on another device");
     }
     return word.load();
@@ -301,7 +307,8 @@ class Answers {
 
  private:
   static constexpr int64_t COUNT = 1024;
-  static constexpr int UNKNOWN = -1, LOOKS = 1 << 16;
+  static constexpr int UNKNOWN = -1;
+  static constexpr unsigned LOOKS = 1 << 16;
 
   Answers() {
     void* memory = nullptr;
