@@ -95,7 +95,7 @@ class Sites:
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
         self._asked: Asked | None = None  # by the map that was begun last
-        self._in_order: bool | None = None  # None: nobody has looked yet
+        self._in_order = True  # as far as is known
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
         # with the neighbours that have the id
         self._orders: dict[tuple[int, int, bool], tuple[Tensor, Tensor]] = {}
@@ -125,7 +125,8 @@ class Sites:
         last, self._record = layer.__dict__.get("_record"), Record()
         layer.__dict__["_record"] = self._record
         if last is not None:
-            self._foreseen, self._record.is_sorted = last.foreseen(), last.is_sorted
+            self._foreseen = last.foreseen()
+            self._record.is_sorted = self._in_order = last.is_sorted
 
     def ordered(self) -> Ordered:
         """Coords [N, 1 + D] int32, sorted, and the caller's row [N] int64 of each; None where the
@@ -158,7 +159,7 @@ class Sites:
         if self._foreseen is not None:
             self._build_foreseen(self._foreseen, torch.is_grad_enabled())
         found = self._submanifold.get((kernel, dilation))
-        if found is None and self.indices.is_cuda and len(self.shape) in INDEXED:
+        if found is None and self._on_gpu():
             found = self._map_on_gpu(kernel, dilation)
         if found is None:
             coords, order = self.ordered()
@@ -305,20 +306,18 @@ class Sites:
             raise WrongSites(self.indices, self.shape, self.batch_size)
         return coords, order
 
+    def _on_gpu(self) -> bool:
+        return self.indices.is_cuda and len(self.shape) in INDEXED
+
     def _map_on_gpu(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
         """The map whatever the order of the rows, if the sites are `sure`."""
         coords, known = self.indices.int().contiguous(), self._ordered
-        by_lines = self._likely_sorted() if known is None else known[1] is None
+        by_lines = self._in_order if known is None else known[1] is None
         grid, right = (coords, self.batch_size, self.shape), known is not None
         neighbours, question = site_table(*grid, kernel, dilation, by_lines, right)
         if not right:
             self._asked = Asked(coords, neighbours, question, by_lines, (kernel, dilation))
         return KernelMap.around(Table(neighbours))
-
-    def _likely_sorted(self) -> bool:
-        if self._in_order is not None:
-            return self._in_order
-        return self._record is None or self._record.is_sorted
 
     def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
         """All maps that the last input needed, where it went down: in one call that waits once."""

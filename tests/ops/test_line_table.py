@@ -1,5 +1,7 @@
 """Tables from lines and locations of sites against the tables of kernel maps."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -20,6 +22,7 @@ from millisecond.ops.line_maps import (
     site_faults,
     site_table,
 )
+from millisecond.ops.spconv import SparseConvTensor, SubMConv3d
 from tests.helpers.dense_oracle import STRIDED, random_sites
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -154,6 +157,48 @@ def test_a_map_by_lines_of_unsorted_sites_does_not_count(device):
         given._map_on_gpu(*window)
         with pytest.raises(sites.WrongSites, match="may be there once"):
             given.sure()
+
+
+@pytest.mark.parametrize("kind", ["sorted", "unsorted", "twice", "outside"])
+def test_layers_redo_what_they_computed_along_a_map_that_does_not_count(kind, monkeypatch):
+    """As on a GPU, where a map by lines of other sites holds anything."""
+    shape, coords = (5, 6, 7), random_sites(2, 2, (5, 6, 7), 0.3)
+    if kind != "sorted":
+        coords = coords[torch.randperm(len(coords))]
+    if kind == "twice":
+        coords[3] = coords[0]
+    if kind == "outside":
+        coords[3, 1] = 9
+    features = torch.randn(len(coords), 4)
+    layer, native = SubMConv3d(4, 8, 3), SubmanifoldConv(4, 8)
+    fresh, fresh_native = deepcopy((layer, native))  # which expect no order of the rows yet
+
+    def computed(layer):
+        x = SparseConvTensor(features.clone().requires_grad_(), coords, list(shape), 2)
+        out = layer(x).features
+        out.square().sum().backward()
+        return out, x.features.grad
+
+    def computed_by_native(native):
+        return native(SparseTensor(features, coords, shape, 2)).features
+
+    def anything(rows, *arguments):
+        table, fault = site_table(rows, *arguments)
+        by_lines = arguments[-2]
+        return (torch.zeros_like(table) if by_lines and fault else table), fault
+
+    wanted = computed(layer)
+    expected = computed_by_native(native) if kind in ("sorted", "unsorted") else None
+    monkeypatch.setattr(sites, "site_table", anything)
+    monkeypatch.setattr(sites.Sites, "_on_gpu", lambda self: True)
+    for _ in range(2):  # the second time the order of the rows is expected
+        for found, one in zip(computed(fresh), wanted, strict=True):
+            torch.testing.assert_close(found, one)
+        if expected is not None:
+            torch.testing.assert_close(computed_by_native(fresh_native), expected)
+        else:
+            with pytest.raises(sites.WrongSites):
+                computed_by_native(fresh_native)
 
 
 def test_after_an_error_nobody_asks_about_the_map_that_was_begun():
