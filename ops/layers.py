@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -345,6 +345,13 @@ def on_tensor_cores(features: Tensor) -> bool:
 # ---- layers -------------------------------------------------------------------------------------
 
 
+@torch.compiler.disable
+def uncompiled(layer: Any, *inputs: Any) -> Any:
+    """A layer's result where torch.compile traces, which would take for constants what a GPU says
+    of the sites, and the sizes of the outputs, which depend on values."""
+    return layer._forward(*inputs)
+
+
 class Conv(KeepsWeight):
     """What all convolutions share; `weight` is [V, C_in / groups, C_out]."""
 
@@ -411,10 +418,10 @@ class SubmanifoldConv(Conv):
         if kernel_map is not None:
             return x.replace(self.convolve(x.features, kernel_map))
         if torch.compiler.is_compiling():
-            return _uncompiled(self, x)
-        return self._on_own_sites(x)
+            return uncompiled(self, x)
+        return self._forward(x)
 
-    def _on_own_sites(self, x: SparseTensor) -> SparseTensor:
+    def _forward(self, x: SparseTensor) -> SparseTensor:
         sites = x.sites
         sites.follow(self)
         while True:
@@ -422,13 +429,6 @@ class SubmanifoldConv(Conv):
             features = self.convolve_between(x.features, kernel_map, sites, sites)
             if sites.sure():  # only now: a GPU convolves while the host would wait
                 return x.on(sites, features)
-
-
-@torch.compiler.disable
-def _uncompiled(layer: SubmanifoldConv, x: SparseTensor) -> SparseTensor:
-    """The layer's result where torch.compile traces: what a GPU says of the sites would be taken
-    for a constant."""
-    return layer._on_own_sites(x)
 
 
 class _OverStridedMap(nn.Module):

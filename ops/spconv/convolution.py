@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from millisecond.ops.geometry import ConvGeometry, check_channels, submanifold_window
-from millisecond.ops.layers import KeepsWeight, ordered, product
+from millisecond.ops.layers import KeepsWeight, ordered, product, uncompiled
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sites import Sites
 from millisecond.ops.spconv.core import Shared, SparseConvTensor, check_rows, expand_nd
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
-from millisecond.ops.spconv.modules import SparseModule, uncompiled
+from millisecond.ops.spconv.modules import SparseModule
 from millisecond.ops.spconv.repeated import are_repeated, between
 
 Numbers = int | Sequence[int]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
@@ -163,12 +162,6 @@ class RemoveGrid(SparseModule):
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         x.grid = None
         return x
-
-
-@torch.compiler.disable
-def uncompiled(layer: Any, *inputs: Any) -> SparseConvTensor:
-    """A layer's result where torch.compile traces: the sizes of the outputs depend on values."""
-    return layer._forward(*inputs)
 
 
 def is_spconv_module(module: Any) -> bool:

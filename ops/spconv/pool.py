@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from millisecond.ops.layers import uncompiled
 from millisecond.ops.max_pool import sparse_max_pool
 from millisecond.ops.spconv.convolution import (
     MAX_NUM_VOXELS,
@@ -18,7 +19,7 @@ from millisecond.ops.spconv.convolution import (
 )
 from millisecond.ops.spconv.core import SparseConvTensor, check_rows, expand_nd, of_dimensions
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
-from millisecond.ops.spconv.modules import SparseModule, uncompiled
+from millisecond.ops.spconv.modules import SparseModule
 from millisecond.ops.spconv.repeated import RepeatedSites
 
 

@@ -201,6 +201,31 @@ def test_layers_redo_what_they_computed_along_a_map_that_does_not_count(kind, mo
                 computed_by_native(fresh_native)
 
 
+def test_a_compiled_layer_asks_about_its_sites(monkeypatch):
+    """What a traced operator says of them would be a constant."""
+    shape, layer = (5, 6, 7), SubmanifoldConv(4, 8)
+    coords = random_sites(2, 2, shape, 0.3).flip(0)
+    x = SparseTensor(torch.randn(len(coords), 4), coords, shape, 2)
+    compiled, expected = torch.compile(deepcopy(layer), backend="eager"), layer(x).features
+
+    @torch.library.custom_op("millisecond_tests::site_table", mutates_args=())
+    def as_on_a_gpu(
+        rows: torch.Tensor, batch_size: int, shape: list[int], by_lines: bool
+    ) -> tuple[torch.Tensor, int]:
+        table, faults = site_table(rows, batch_size, tuple(shape), (3, 3, 3), (1, 1, 1))
+        return (torch.zeros_like(table) if by_lines and faults else table), faults
+
+    as_on_a_gpu.register_fake(lambda rows, *_: (rows.new_empty(27, len(rows)), 0))
+
+    def stand_in(rows, batch_size, shape, kernel, dilation, by_lines, right):
+        return as_on_a_gpu(rows, batch_size, list(shape), by_lines)
+
+    monkeypatch.setattr(sites, "site_table", stand_in)
+    monkeypatch.setattr(sites.Sites, "_on_gpu", lambda self: True)
+    again = SparseTensor(x.features, coords, shape, 2)  # without the maps of the other layer
+    torch.testing.assert_close(compiled(again).features, expected)
+
+
 def test_after_an_error_nobody_asks_about_the_map_that_was_begun():
     shape, window = (5, 6, 7), ((3, 3, 3), (1, 1, 1))
     given = sites.Sites(random_sites(2, 2, shape, 0.3).flip(0), shape, 2)
