@@ -147,9 +147,8 @@ class Inference:
     @torch.inference_mode()
     def score_map(self, cloud: Cloud, moves: Moves = ()) -> np.ndarray:
         """[Y, X] float32: the best score of each cell of the map, in [0, 1]."""
-        voxels, pyramid = self.model.sites(*self._batch([cloud], moves))
-        rows = self.encode(voxels, pyramid)
-        logits = self._rows.predict(rows, pyramid.levels[-1], 1).class_logits
+        sites = self.model.sites(*self._batch([cloud], moves))
+        logits = self.predictions(*sites).class_logits
         return logits.float().sigmoid().reshape(*self._map_shape, -1).amax(-1).cpu().numpy()
 
     def _batch(self, clouds: Sequence[Cloud], moves: Moves) -> tuple[Tensor, Tensor]:
@@ -176,6 +175,11 @@ class Inference:
             rows = self.encode(voxels, pyramid)
             current.wait_stream(side)
         return Predicted(voxels, pyramid, self.predict(rows, pyramid, cells))
+
+    def predictions(self, voxels: Voxels, pyramid: Pyramid) -> AnyPredictions:
+        """Voxels and their pyramid -> predictions of every anchor, as tensors by themselves."""
+        rows = self.encode(voxels, pyramid)
+        return self._rows.predict(rows, pyramid.levels[-1], pyramid.batch_size)
 
     def encode(self, voxels: Voxels, pyramid: Pyramid) -> Tensor:
         """Voxels and their pyramid -> the rows of the bird's-eye-view map."""

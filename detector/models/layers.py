@@ -11,7 +11,8 @@ at the end. On a stream of its own it fills what the small kernels of other laye
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -64,7 +65,6 @@ class MapNorm(nn.BatchNorm2d):
 
 
 Layout = tuple[tuple[int, ...], Any, tuple[int, ...], bool, tuple[int, ...], int]
-ONE_BY_ONE: Layout = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
 
 
 class Place(NamedTuple):
@@ -122,56 +122,94 @@ def convolve(conv: nn.Conv2d | nn.ConvTranspose2d, features: Tensor) -> Tensor:
         return conv(features)
     transposed = isinstance(conv, nn.ConvTranspose2d)
     layout = conv.stride, conv.padding, conv.dilation, transposed, conv.output_padding, conv.groups
-    return _BranchedConv.apply(features, conv.weight, None, layout, Branch._open)
+    return _BranchedConv.apply(features, conv.weight, layout, Branch._open)
 
 
-def convolve_cells(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The 1x1 convolution of a map with a weight [C_out, C_in, 1, 1] and a bias [C_out]."""
-    if Branch._open is None:
-        return nn.functional.conv2d(features, weight, bias)
-    return _BranchedConv.apply(features, weight, bias, ONE_BY_ONE, Branch._open)
+def convolve_heads(
+    features: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]
+) -> Sequence[Tensor]:
+    """The 1x1 convolution of a map [B, C, Y, X] with a weight [sum of sizes, C, 1, 1] and a bias.
+
+    Returns the channels of each head, [B, Y, X, size].
+    """
+    if not (features.is_cuda and torch.is_grad_enabled()):
+        cells = F.conv2d(features, weight, bias).permute(0, 2, 3, 1)
+        return cells.split(list(sizes), dim=-1)
+    return _Heads.apply(features, weight, bias, list(sizes), Branch._open)
+
+
+def _dtype(weight: Tensor) -> torch.dtype:
+    """The type of autocast, if there is one."""
+    enabled = torch.is_autocast_enabled("cuda")
+    return torch.get_autocast_dtype("cuda") if enabled else weight.dtype
 
 
 class _BranchedConv(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        layout: Layout,
-        branch: Branch,
+        ctx: Any, features: Tensor, weight: Tensor, layout: Layout, branch: Branch
     ) -> Tensor:
         ctx.place = branch.places.get(weight)
-        dtype = weight.dtype
-        if torch.is_autocast_enabled("cuda"):
-            dtype = torch.get_autocast_dtype("cuda")
+        dtype = _dtype(weight)
         features = features.to(dtype)
         weight = ctx.place.cast if ctx.place else weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
         ctx.save_for_backward(features, weight)
         ctx.layout, ctx.branch = layout, branch
-        ctx.biases = None if bias is None else [len(bias)]
-        return torch.ops.aten.convolution(features, weight, bias, *layout)
+        return torch.ops.aten.convolution(features, weight, None, *layout)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         features, weight = ctx.saved_tensors
         backward = torch.ops.aten.convolution_backward
-        arguments = gradient, features, weight, ctx.biases, *ctx.layout
+        arguments = gradient, features, weight, None, *ctx.layout
         of_features = None
         if ctx.needs_input_grad[0]:
             of_features = backward(*arguments, [True, False, False])[0]
         # After the other product, not beside it: both are bound by the tensor cores. The kernels of
         # the normalisation that come next are bound by memory.
         with ctx.branch.fork(gradient, features, weight):
-            wanted = [False, True, ctx.biases is not None]
-            _, of_weight, of_bias = backward(*arguments, wanted)
+            of_weight = backward(*arguments, [False, True, False])[1]
             if ctx.place:
                 ctx.place.gradient.copy_(of_weight)
                 of_weight = None
             else:
                 of_weight = of_weight.float()
-            of_bias = of_bias.float() if ctx.biases else None
+        return of_features, of_weight, None, None
+
+
+class _Heads(torch.autograd.Function):
+    """A cell of the map is a row of a product of matrices, which adds the bias. After a convolution
+    that takes another pass over the map."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        sizes: list[int],
+        branch: Branch | None,
+    ) -> tuple[Tensor, ...]:
+        batch, channels, height, width = features.shape
+        dtype = _dtype(weight)
+        weight, bias = weight.flatten(1).to(dtype), bias.to(dtype)
+        rows = features.to(dtype).permute(0, 2, 3, 1).reshape(-1, channels)
+        cells = torch.addmm(bias, rows, weight.t())
+        ctx.save_for_backward(rows, weight)
+        ctx.sizes, ctx.branch, ctx.shape = sizes, branch, (batch, height, width)
+        return tuple(part.contiguous().view(*ctx.shape, -1) for part in cells.split(sizes, dim=1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        gradient = rows.new_empty(len(rows), len(weight))
+        # not torch.cat, which takes twice as long for rows of these widths
+        for part, head in zip(gradient.split(ctx.sizes, dim=1), gradients, strict=True):
+            part.copy_(head.reshape(part.shape))
+        of_features = (gradient @ weight).view(*ctx.shape, -1).permute(0, 3, 1, 2)
+        with ctx.branch.fork(gradient, rows) if ctx.branch else nullcontext():
+            of_weight = (gradient.t() @ rows).float()[..., None, None]
+            of_bias = gradient.sum(0, dtype=torch.float32)
         return of_features, of_weight, of_bias, None, None

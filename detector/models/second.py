@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from millisecond.detector.anchors import ROTATIONS
 from millisecond.detector.config import Config
 from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
-from millisecond.detector.models.layers import convolve_cells
+from millisecond.detector.models.layers import convolve_heads
 from millisecond.detector.models.sparse_encoder import SparseEncoder
 from millisecond.ops.kernel_map import Pyramid
 from millisecond.ops.voxelize import VoxelGrid, Voxels, voxelize
@@ -83,8 +83,7 @@ class AnchorHead(nn.Module):
 
     def forward(self, features: Tensor) -> AnyPredictions:
         """[B, C, Y, X] -> predictions of A = Y * X * anchors_per_cell anchors."""
-        cells = convolve_cells(features, *self.joined()).permute(0, 2, 3, 1)
-        parts = cells.split([head.out_channels for head in self._heads()], dim=-1)
+        parts = convolve_heads(features, *self.joined(), self.groups())
         return self.named(
             part.reshape(len(features), -1, width)
             for part, width in zip(parts, self.widths, strict=True)

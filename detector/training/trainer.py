@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import safetensors.torch
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from millisecond.data.files import replacing
 from millisecond.data.frame import Batch
 from millisecond.detector.config import PRECISIONS, TrainConfig
-from millisecond.detector.models.second import AnyPredictions, Second
+from millisecond.detector.models.second import AnyPredictions, IndexedVoxels
 from millisecond.detector.training.checkpoints import TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import Criterion, Losses
@@ -54,6 +54,15 @@ class OneCycle:
 
 def _cosine(begin: float, end: float, share: float) -> float:
     return end + (begin - end) / 2 * (1 + math.cos(math.pi * share))
+
+
+class Network(Protocol):
+    """A `Second`, or what finds the sites and the predictions of the same shapes."""
+
+    @property
+    def sites(self) -> Callable[..., IndexedVoxels]: ...
+
+    def __call__(self, voxels: Voxels, pyramid: Pyramid) -> AnyPredictions: ...
 
 
 class Indexed(NamedTuple):
@@ -160,15 +169,15 @@ class Trainer:
         self._weights = list(state.model.parameters())
         self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
 
-    def forward(self, model: Second, batch: Batch) -> StepOutcome:
+    def forward(self, model: Network, batch: Batch) -> StepOutcome:
         """Predictions and losses of a network, in the chosen precision, for a batch on the host."""
         return self.outcome(model, self.index(model, batch))
 
-    def index(self, model: Second, batch: Batch) -> Indexed:
+    def index(self, model: Network, batch: Batch) -> Indexed:
         """A batch on the host, copied to the device and indexed there."""
         return Indexed(*model.sites(batch.points, batch.offsets), batch.boxes, batch.labels)
 
-    def outcome(self, model: Second, batch: Indexed) -> StepOutcome:
+    def outcome(self, model: Network, batch: Indexed) -> StepOutcome:
         """Predictions and losses of a network, in the chosen precision."""
         with self.autocast():
             predictions = model(batch.voxels, batch.pyramid)

@@ -28,8 +28,8 @@ from millisecond.data.kitti.results import Camera, frames_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
-from millisecond.detector.inference import build_postprocessor, split
-from millisecond.detector.models.second import Second
+from millisecond.detector.inference import Inference, build_postprocessor, split
+from millisecond.detector.models.second import AnyPredictions, Second
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker, workers_for
@@ -37,13 +37,27 @@ from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import StepOutcome
 from millisecond.ops.boxes import SelectedBoxes
 from millisecond.ops.geometry import level_shapes
-from millisecond.ops.kernel_map import fits
+from millisecond.ops.kernel_map import Pyramid, fits
+from millisecond.ops.voxelize import Voxels
 
 # A validation on a GPU takes so many times a training's batch at once. Without gradients the host
 # takes longer to launch a training's batch than the GPU to compute it.
 LARGER = 4
 
-Forward = Callable[[Second, Batch], StepOutcome]
+
+class _Folded:
+    """A network as inference has it, which `Trainer.forward` takes instead: most of its map is
+    empty, and is not computed."""
+
+    def __init__(self, model: Second, config: Config, device: torch.device):
+        inference = Inference(model, config, device, config.train.precision)
+        self.sites, self._predictions = inference.model.sites, inference.predictions
+
+    def __call__(self, voxels: Voxels, pyramid: Pyramid) -> AnyPredictions:
+        return self._predictions(voxels, pyramid)
+
+
+Forward = Callable[[Second | _Folded, Batch], StepOutcome]
 
 
 @dataclass(frozen=True)
@@ -139,12 +153,13 @@ class Validation:
 
         share = range(self.processes.rank, frames, self.processes.count)
         with evaluating(model):
+            network = self._network(model)
             for batch, rigs in self._padded(self._batches(share), frames):
                 if stopped():
                     return None
                 if batch is None:
                     continue
-                outcome = self._outcome(model, forward, batch)
+                outcome = self._outcome(network, forward, batch)
                 total += outcome.losses
                 capped += outcome.capped
                 truth.append(
@@ -174,10 +189,17 @@ class Validation:
         """What a model finds in each of a few frames."""
         with evaluating(model):
             batch, rigs = _collate(self.config, frames)
-            boxes = self._outcome(model, forward, batch).boxes
+            boxes = self._outcome(self._network(model), forward, batch).boxes
             return _Arriving(boxes, rigs, self.classes).found()
 
-    def _outcome(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
+    def _network(self, model: Second) -> Second | _Folded:
+        """The model, folded where a GPU computes in 16 bits: with 32 it computes all cells."""
+        device = self.processes.device
+        if device.type == "cpu" or self.config.train.precision == "fp32":
+            return model
+        return _Folded(model, self.config, device)
+
+    def _outcome(self, model: Second | _Folded, forward: Forward, batch: Batch) -> _Outcome:
         """What comes of a batch. Where a GPU has no room for it, its halves go one by one."""
         frames = len(batch.frame_ids)
         try:
@@ -191,7 +213,7 @@ class Validation:
         boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
         return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
 
-    def _undivided(self, model: Second, forward: Forward, batch: Batch) -> _Outcome:
+    def _undivided(self, model: Second | _Folded, forward: Forward, batch: Batch) -> _Outcome:
         predictions, losses, dropped = forward(model, batch)
         boxes = self.postprocess.select(predictions)
         return _Outcome(losses.flat() * len(batch.frame_ids), dropped[1], boxes)

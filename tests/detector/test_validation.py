@@ -21,7 +21,12 @@ from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.training.monitor import FRAMES as DRAWN
 from millisecond.detector.training.monitor import Monitor, draw_first_frames
-from millisecond.detector.training.validation import LARGER, Validation, frames_at_once
+from millisecond.detector.training.validation import (
+    LARGER,
+    Validation,
+    evaluating,
+    frames_at_once,
+)
 from tests.helpers.minute_training import write_minute_training
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -149,3 +154,38 @@ def test_a_gpu_takes_larger_batches_while_there_is_an_index(monkeypatch, minute)
             module, "fits", lambda batch_size, shapes, most=most: batch_size <= most
         )
         assert frames_at_once(config, cuda) == frames
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
+    """Losses are those of the network that is trained but for rounding, and it stays as it is."""
+    config, frames, _ = minute
+    config = replace(config, train=replace(config.train, precision=precision))
+    one = Processes(0, 1, torch.device("cuda", torch.cuda.current_device()))
+    torch.manual_seed(0)
+    criterion = build_criterion(config)
+    trainer = build_trainer(build_second(config), criterion, config.train, 1, one)
+    model, validation = trainer.state.trained, Validation(frames, config, one)
+    for norm in model.modules():
+        if isinstance(norm, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):  # worth folding
+            torch.nn.init.uniform_(norm.running_mean, -0.2, 0.2)
+            torch.nn.init.uniform_(norm.running_var, 0.5, 2)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    asked = []
+
+    def forward(network, batch):
+        asked.append(network)
+        return trainer.forward(network, batch)
+
+    scores = validation(model, forward)
+    assert all((network is model) == (precision == "fp32") for network in asked)
+    sums = torch.zeros(len(validation.names), dtype=torch.float64)
+    with evaluating(model):
+        for batch, _ in validation._batches(range(FRAMES)):
+            losses = trainer.forward(model, batch).losses.flat()
+            sums += losses.double().cpu() * len(batch.frame_ids)
+    validation.close()
+    want = dict(zip(validation.names, (sums / FRAMES).tolist(), strict=True))
+    assert scores.losses == pytest.approx(want, rel={"bf16": 2e-2}.get(precision, 3e-3))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -20,9 +20,10 @@ constexpr int THREADS = 256;
 constexpr int MERGE_THREADS = 128;
 constexpr int MAX_LANES = 64;     // packs of a row that a block takes
 constexpr int BATCH = 4;          // rows of a thread in the smallest chunk
-constexpr int MAX_CHUNKS = 1024;  // the merge reads at most so many
+constexpr int IN_FLIGHT = 8;      // packs that a thread asks for before it uses the first; more would spill
+constexpr int MAX_CHUNKS = 256;   // two a multiprocessor of the largest GPU; the merge reads at most so many
 constexpr int TOGETHER = 4;       // channels that a warp merges at once: more loads in flight
-constexpr int FEW = 1 << 14;      // chunks times channels that every block may merge
+constexpr int FEW = 1 << 13;      // chunks times channels that every block may merge
 
 struct Partition {
   int64_t rows, chunk_rows;
@@ -105,7 +106,7 @@ __device__ __forceinline__ void load_channels(float (&to)[V], const float* from,
 template <typename T, int V, int SOURCES, typename Body>
 __device__ __forceinline__ void for_rows(const Share<V>& share, const Partition& p,
                                          const Rows<const T> (&sources)[SOURCES], Body body) {
-  constexpr int ROWS = SOURCES > 1 ? BATCH / 2 : BATCH;  // of three sources more would spill
+  constexpr int ROWS = IN_FLIGHT / SOURCES;
   for (int64_t row0 = share.row; row0 < share.end; row0 += ROWS * p.lines) {
     Pack<T, V> x[ROWS][SOURCES];
 #pragma unroll

@@ -35,14 +35,13 @@ __global__ void __launch_bounds__(THREADS, 2)
   if (blockIdx.x >= p.chunks) return;
   const Share<V> share(p);
   Sums<V> sums;
-  float centre[V], slope[V], factor[V], offset[V];
+  float centre[V], factor[V], offset[V];
   if (share.row < share.end) {
     load_channels(centre, mean, share.channel);
-    load_channels(slope, inv_std, share.channel);
     load_channels(factor, scale, share.channel);
     load_channels(offset, shift, share.channel);
 #pragma unroll
-    for (int i = 0; i < V; ++i) factor[i] *= slope[i];
+    for (int i = 0; i < V; ++i) factor[i] *= __ldg(inv_std + share.channel + i);
   }
   constexpr int SOURCES = RESIDUAL ? 3 : 2;
   Rows<const T> sources[SOURCES] = {gradient, {x, p.channels}};
@@ -60,12 +59,16 @@ __global__ void __launch_bounds__(THREADS, 2)
       }
       const float g = through_relu(pack[0].value[i], argument);
       sums.word[i] += g;
-      sums.word[V + i] += g * ((value - centre[i]) * slope[i]);
+      sums.word[V + i] += g * (value - centre[i]);
       if constexpr (RESIDUAL) passed.value[i] = from_float<T>(g);
     }
     if constexpr (RESIDUAL)
       *reinterpret_cast<Pack<T, V>*>(of_residual + row * p.channels + share.channel) = passed;
   });
+  if (share.row < share.end) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) sums.word[V + i] *= __ldg(inv_std + share.channel + i);
+  }
   merge_lines<V>(sums, share, p, partial);
 }
 
