@@ -345,11 +345,11 @@ def on_tensor_cores(features: Tensor) -> bool:
 # ---- layers -------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable
 def uncompiled(layer: Any, *inputs: Any) -> Any:
     """A layer's result where torch.compile traces, which would take for constants what a GPU says
     of the sites, and the sizes of the outputs, which depend on values."""
-    return layer._forward(*inputs)
+    # not a decorator, which would import torch's compiler in every program: it takes a second
+    return torch.compiler.disable(layer._forward)(*inputs)
 
 
 class Conv(KeepsWeight):

@@ -18,12 +18,12 @@ namespace {
 
 constexpr int THREADS = 256;
 constexpr int MERGE_THREADS = 128;
-constexpr int MAX_LANES = 64;     // packs of a row that a block takes
-constexpr int BATCH = 4;          // rows of a thread in the smallest chunk
-constexpr int IN_FLIGHT = 8;      // packs that a thread asks for before it uses the first; more would spill
-constexpr int MAX_CHUNKS = 256;   // two a multiprocessor of the largest GPU; the merge reads at most so many
-constexpr int TOGETHER = 4;       // channels that a warp merges at once: more loads in flight
-constexpr int FEW = 1 << 13;      // chunks times channels that every block may merge
+constexpr int MAX_LANES = 64;    // packs of a row that a block takes
+constexpr int BATCH = 4;         // rows of a thread in the smallest chunk
+constexpr int IN_FLIGHT = 8;     // packs that a thread asks for before it uses the first; more would spill
+constexpr int MAX_CHUNKS = 256;  // two a multiprocessor of the largest GPU; the merge reads at most so many
+constexpr int TOGETHER = 4;      // channels that a warp merges at once: more loads in flight
+constexpr int FEW = 3 << 12;     // chunks times channels that every block may merge
 
 struct Partition {
   int64_t rows, chunk_rows;

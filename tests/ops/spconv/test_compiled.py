@@ -1,6 +1,8 @@
 """Training of a network of ops.spconv through torch.compile: its gradients are as in eager mode."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -66,3 +68,13 @@ def test_gradients(device, backend):
             results.append([out, *first, *network.buffers()])
         for one, other in zip(*results, strict=True):
             assert error(one, other) <= CONV_BLOCKS[torch.float32]
+
+
+def test_who_compiles_nothing_does_not_import_torchs_compiler():
+    """It takes a second, which a program would start later."""
+    program = """if True:
+        import sys
+        import millisecond.ops.spconv, millisecond.tools.detect
+        sys.exit("torch._dynamo" in sys.modules)
+    """
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
