@@ -21,7 +21,7 @@ from millisecond.detector.models.second import FREE, Fixed, Second
 from millisecond.detector.training.checkpoints import Ema, TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import Criterion
-from millisecond.detector.training.trainer import Indexed, Network, OneCycle, StepOutcome, Trainer
+from millisecond.detector.training.trainer import Indexed, OneCycle, StepOutcome, Trainer
 from millisecond.ops import LossScale, Moments, Recipe, adamw_update
 from millisecond.ops.capture import captured
 
@@ -343,7 +343,7 @@ class GpuTrainer(Trainer):
         own = {m.weight for m in modules if isinstance(m, nn.Conv2d | nn.ConvTranspose2d)}
         return {weight: Place(cast, part) for weight, cast, part in parts if weight in own}
 
-    def index(self, model: Network, batch: Batch) -> Indexed:
+    def index(self, model: Second, batch: Batch) -> Indexed:
         """See `Trainer.index`; on a stream of its own, during the step before."""
 
         def index() -> Indexed:

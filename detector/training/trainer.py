@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import safetensors.torch
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from millisecond.data.files import replacing
 from millisecond.data.frame import Batch
 from millisecond.detector.config import PRECISIONS, TrainConfig
-from millisecond.detector.models.second import AnyPredictions, IndexedVoxels
+from millisecond.detector.models.second import AnyPredictions, Second
 from millisecond.detector.training.checkpoints import TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import Criterion, Losses
@@ -56,13 +56,7 @@ def _cosine(begin: float, end: float, share: float) -> float:
     return end + (begin - end) / 2 * (1 + math.cos(math.pi * share))
 
 
-class Network(Protocol):
-    """A `Second`, or what finds the sites and the predictions of the same shapes."""
-
-    @property
-    def sites(self) -> Callable[..., IndexedVoxels]: ...
-
-    def __call__(self, voxels: Voxels, pyramid: Pyramid) -> AnyPredictions: ...
+Predict = Callable[[Voxels, Pyramid], AnyPredictions]  # a network
 
 
 class Indexed(NamedTuple):
@@ -169,18 +163,19 @@ class Trainer:
         self._weights = list(state.model.parameters())
         self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
 
-    def forward(self, model: Network, batch: Batch) -> StepOutcome:
-        """Predictions and losses of a network, in the chosen precision, for a batch on the host."""
-        return self.outcome(model, self.index(model, batch))
+    def forward(self, model: Second, batch: Batch, predict: Predict | None = None) -> StepOutcome:
+        """Predictions and losses of a network, in the chosen precision, for a batch on the host.
+        predict: instead of the network itself."""
+        return self.outcome(predict or model, self.index(model, batch))
 
-    def index(self, model: Network, batch: Batch) -> Indexed:
+    def index(self, model: Second, batch: Batch) -> Indexed:
         """A batch on the host, copied to the device and indexed there."""
         return Indexed(*model.sites(batch.points, batch.offsets), batch.boxes, batch.labels)
 
-    def outcome(self, model: Network, batch: Indexed) -> StepOutcome:
+    def outcome(self, predict: Predict, batch: Indexed) -> StepOutcome:
         """Predictions and losses of a network, in the chosen precision."""
         with self.autocast():
-            predictions = model(batch.voxels, batch.pyramid)
+            predictions = predict(batch.voxels, batch.pyramid)
         losses = self.criterion(predictions, batch.boxes, batch.labels)
         return StepOutcome(predictions, losses, batch.voxels.dropped)
 

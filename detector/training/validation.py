@@ -29,35 +29,22 @@ from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, ev
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
 from millisecond.detector.inference import Inference, build_postprocessor, split
-from millisecond.detector.models.second import AnyPredictions, Second
+from millisecond.detector.models.second import Second
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker, workers_for
 from millisecond.detector.training.losses import loss_names
-from millisecond.detector.training.trainer import StepOutcome
+from millisecond.detector.training.trainer import Predict, StepOutcome
 from millisecond.ops.boxes import SelectedBoxes
 from millisecond.ops.geometry import level_shapes
-from millisecond.ops.kernel_map import Pyramid, fits
-from millisecond.ops.voxelize import Voxels
+from millisecond.ops.kernel_map import fits
 
 # A validation on a GPU takes so many times a training's batch at once. Without gradients the host
 # takes longer to launch a training's batch than the GPU to compute it.
 LARGER = 4
 
-
-class _Folded:
-    """A network as inference has it, which `Trainer.forward` takes instead: most of its map is
-    empty, and is not computed."""
-
-    def __init__(self, model: Second, config: Config, device: torch.device):
-        inference = Inference(model, config, device, config.train.precision)
-        self.sites, self._predictions = inference.model.sites, inference.predictions
-
-    def __call__(self, voxels: Voxels, pyramid: Pyramid) -> AnyPredictions:
-        return self._predictions(voxels, pyramid)
-
-
-Forward = Callable[[Second | _Folded, Batch], StepOutcome]
+Forward = Callable[[Second, Batch, Predict | None], StepOutcome]
+Infer = Callable[[Batch], StepOutcome]
 
 
 @dataclass(frozen=True)
@@ -139,7 +126,7 @@ class Validation:
     ) -> Scores | None:
         """Scores of a model on the whole split or its first `limit` frames, equal in every process.
 
-        forward: predictions and losses of a batch on the host. stopped: asked at each batch; when
+        forward: as `Trainer.forward`. stopped: asked at each batch; when
         it says so the answer is None.
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
@@ -153,13 +140,13 @@ class Validation:
 
         share = range(self.processes.rank, frames, self.processes.count)
         with evaluating(model):
-            network = self._network(model)
+            infer = self._infer(model, forward)
             for batch, rigs in self._padded(self._batches(share), frames):
                 if stopped():
                     return None
                 if batch is None:
                     continue
-                outcome = self._outcome(network, forward, batch)
+                outcome = self._outcome(infer, batch)
                 total += outcome.losses
                 capped += outcome.capped
                 truth.append(
@@ -189,32 +176,34 @@ class Validation:
         """What a model finds in each of a few frames."""
         with evaluating(model):
             batch, rigs = _collate(self.config, frames)
-            boxes = self._outcome(self._network(model), forward, batch).boxes
+            boxes = self._outcome(self._infer(model, forward), batch).boxes
             return _Arriving(boxes, rigs, self.classes).found()
 
-    def _network(self, model: Second) -> Second | _Folded:
-        """The model, folded where a GPU computes in 16 bits: with 32 it computes all cells."""
-        device = self.processes.device
-        if device.type == "cpu" or self.config.train.precision == "fp32":
-            return model
-        return _Folded(model, self.config, device)
+    def _infer(self, model: Second, forward: Forward) -> Infer:
+        """A GPU in 16 bits takes the network as inference has it: most of its map is empty, and is
+        not computed. In 32 bits it would compute all cells."""
+        device, precision = self.processes.device, self.config.train.precision
+        predict = None
+        if device.type == "cuda" and precision != "fp32":
+            predict = Inference(model, self.config, device, precision).predictions
+        return lambda batch: forward(model, batch, predict)
 
-    def _outcome(self, model: Second | _Folded, forward: Forward, batch: Batch) -> _Outcome:
+    def _outcome(self, infer: Infer, batch: Batch) -> _Outcome:
         """What comes of a batch. Where a GPU has no room for it, its halves go one by one."""
         frames = len(batch.frame_ids)
         try:
-            return self._undivided(model, forward, batch)
+            return self._undivided(infer, batch)
         except RuntimeError as error:
             if frames <= self.config.train.batch_size or not out_of_memory(error):
                 raise
         middle = frames // 2
-        one = self._outcome(model, forward, batch.part(0, middle))
-        other = self._outcome(model, forward, batch.part(middle, frames))
+        one = self._outcome(infer, batch.part(0, middle))
+        other = self._outcome(infer, batch.part(middle, frames))
         boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
         return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
 
-    def _undivided(self, model: Second | _Folded, forward: Forward, batch: Batch) -> _Outcome:
-        predictions, losses, dropped = forward(model, batch)
+    def _undivided(self, infer: Infer, batch: Batch) -> _Outcome:
+        predictions, losses, dropped = infer(batch)
         boxes = self.postprocess.select(predictions)
         return _Outcome(losses.flat() * len(batch.frame_ids), dropped[1], boxes)
 

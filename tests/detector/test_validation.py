@@ -77,11 +77,11 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
     validation.batch_size = 2 * LARGER
     tried: list[int] = []
 
-    def narrow(room, model, batch):
+    def narrow(room, model, batch, predict):
         tried.append(len(batch.frame_ids))
         if tried[-1] > room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-        return trainer.forward(model, batch)
+        return trainer.forward(model, batch, predict)
 
     for room, sizes in ((8, [8, 1]), (3, [8, 4, 2, 2, 4, 2, 2, 1])):
         tried.clear()
@@ -159,7 +159,7 @@ def test_a_gpu_takes_larger_batches_while_there_is_an_index(monkeypatch, minute)
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
-    """Losses are those of the network that is trained but for rounding, and it stays as it is."""
+    """Its losses equal the trained network's but for rounding, and that one stays as it is."""
     config, frames, _ = minute
     config = replace(config, train=replace(config.train, precision=precision))
     one = Processes(0, 1, torch.device("cuda", torch.cuda.current_device()))
@@ -172,14 +172,12 @@ def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
             torch.nn.init.uniform_(norm.running_mean, -0.2, 0.2)
             torch.nn.init.uniform_(norm.running_var, 0.5, 2)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    asked = []
 
-    def forward(network, batch):
-        asked.append(network)
-        return trainer.forward(network, batch)
+    def forward(network, batch, predict):
+        assert (predict is None) == (precision == "fp32")
+        return trainer.forward(network, batch, predict)
 
     scores = validation(model, forward)
-    assert all((network is model) == (precision == "fp32") for network in asked)
     sums = torch.zeros(len(validation.names), dtype=torch.float64)
     with evaluating(model):
         for batch, _ in validation._batches(range(FRAMES)):
