@@ -38,11 +38,6 @@ class AlgoHint(Enum):
     BackwardWeight = 4
 
 
-def _listed(name: str) -> property:
-    """What the geometry of a map has by this name, as a list."""
-    return property(lambda shared: list(getattr(shared.geometry, name)))
-
-
 class SharedMap(NamedTuple):
     """What a layer with an `indice_key` leaves for those that share it; spconv 2's names."""
 
@@ -71,10 +66,21 @@ class SharedMap(NamedTuple):
         transposed, more = output_padding is not None, output_padding or ()
         return cls(sites, *sites.strided(geometry, transposed, more), subm, geometry, algo)
 
-    ksize = _listed("kernel_size")
-    stride = _listed("stride")
-    padding = _listed("padding")
-    dilation = _listed("dilation")
+    @property
+    def ksize(self) -> list[int]:
+        return list(self.geometry.kernel_size)
+
+    @property
+    def stride(self) -> list[int]:
+        return list(self.geometry.stride)
+
+    @property
+    def padding(self) -> list[int]:
+        return list(self.geometry.padding)
+
+    @property
+    def dilation(self) -> list[int]:
+        return list(self.geometry.dilation)
 
     @property
     def indices(self) -> Tensor:
