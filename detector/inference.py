@@ -177,7 +177,7 @@ class Inference:
         return Predicted(voxels, pyramid, self.predict(rows, pyramid, cells))
 
     def predictions(self, voxels: Voxels, pyramid: Pyramid) -> AnyPredictions:
-        """Voxels and their pyramid -> predictions of every anchor, as tensors by themselves."""
+        """Voxels and their pyramid -> predictions of every anchor, one tensor per head."""
         rows = self.encode(voxels, pyramid)
         return self._rows.predict(rows, pyramid.levels[-1], pyramid.batch_size)
 

@@ -179,8 +179,8 @@ class _BranchedConv(torch.autograd.Function):
 
 
 class _Heads(torch.autograd.Function):
-    """A cell of the map is a row of a product of matrices, which adds the bias. After a convolution
-    that takes another pass over the map."""
+    """A cell of the map is a row of a product of matrices, which adds the bias. A convolution would
+    add it in another pass over the map."""
 
     @staticmethod
     def forward(
@@ -192,13 +192,14 @@ class _Heads(torch.autograd.Function):
         branch: Branch | None,
     ) -> tuple[Tensor, ...]:
         batch, channels, height, width = features.shape
-        dtype = _dtype(weight)
+        ctx.dtype, dtype = weight.dtype, _dtype(weight)
         weight, bias = weight.flatten(1).to(dtype), bias.to(dtype)
         rows = features.to(dtype).permute(0, 2, 3, 1).reshape(-1, channels)
         cells = torch.addmm(bias, rows, weight.t())
         ctx.save_for_backward(rows, weight)
         ctx.sizes, ctx.branch, ctx.shape = sizes, branch, (batch, height, width)
-        return tuple(part.contiguous().view(*ctx.shape, -1) for part in cells.split(sizes, dim=1))
+        parts = cells.split(sizes, dim=1)
+        return tuple(part.reshape(*ctx.shape, part.shape[1]) for part in parts)
 
     @staticmethod
     @once_differentiable
@@ -208,8 +209,9 @@ class _Heads(torch.autograd.Function):
         # not torch.cat, which takes twice as long for rows of these widths
         for part, head in zip(gradient.split(ctx.sizes, dim=1), gradients, strict=True):
             part.copy_(head.reshape(part.shape))
-        of_features = (gradient @ weight).view(*ctx.shape, -1).permute(0, 3, 1, 2)
+        of_features = (gradient @ weight).view(*ctx.shape, rows.shape[1]).permute(0, 3, 1, 2)
         with ctx.branch.fork(gradient, rows) if ctx.branch else nullcontext():
-            of_weight = (gradient.t() @ rows).float()[..., None, None]
-            of_bias = gradient.sum(0, dtype=torch.float32)
+            # in the order of a weight that is channels last
+            of_weight = (gradient.t() @ rows).to(ctx.dtype)[:, None, None].permute(0, 3, 1, 2)
+            of_bias = gradient.sum(0, dtype=ctx.dtype)
         return of_features, of_weight, of_bias, None, None

@@ -56,7 +56,7 @@ def _cosine(begin: float, end: float, share: float) -> float:
     return end + (begin - end) / 2 * (1 + math.cos(math.pi * share))
 
 
-Predict = Callable[[Voxels, Pyramid], AnyPredictions]  # a network
+Predict = Callable[[Voxels, Pyramid], AnyPredictions]  # what a network takes and finds
 
 
 class Indexed(NamedTuple):
@@ -165,7 +165,7 @@ class Trainer:
 
     def forward(self, model: Second, batch: Batch, predict: Predict | None = None) -> StepOutcome:
         """Predictions and losses of a network, in the chosen precision, for a batch on the host.
-        predict: instead of the network itself."""
+        predict: makes the predictions, if not the network."""
         return self.outcome(predict or model, self.index(model, batch))
 
     def index(self, model: Second, batch: Batch) -> Indexed:

@@ -126,8 +126,8 @@ class Validation:
     ) -> Scores | None:
         """Scores of a model on the whole split or its first `limit` frames, equal in every process.
 
-        forward: as `Trainer.forward`. stopped: asked at each batch; when
-        it says so the answer is None.
+        forward: as `Trainer.forward`. stopped: asked at each batch; the answer is None when it
+        says so.
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
         found: list[NamedDetections] = []
@@ -180,13 +180,23 @@ class Validation:
             return _Arriving(boxes, rigs, self.classes).found()
 
     def _infer(self, model: Second, forward: Forward) -> Infer:
-        """A GPU in 16 bits takes the network as inference has it: most of its map is empty, and is
-        not computed. In 32 bits it would compute all cells."""
-        device, precision = self.processes.device, self.config.train.precision
-        predict = None
-        if device.type == "cuda" and precision != "fp32":
-            predict = Inference(model, self.config, device, precision).predictions
+        predict = self._as_inference(model)
         return lambda batch: forward(model, batch, predict)
+
+    def _as_inference(self, model: Second) -> Predict | None:
+        """The network as inference has it on a GPU in 16 bits: most of its map is empty, and is not
+        computed. None with 32 bits, which compute all cells, and for a map that is too large."""
+        device, precision = self.processes.device, self.config.train.precision
+        if device.type == "cpu" or precision == "fp32":
+            return None
+        inference = Inference(model, self.config, device, precision)
+        nothing = torch.zeros(0, model.encoder.features, device=device)
+        try:
+            sites = model.sites(nothing, torch.zeros(2, dtype=torch.int32, device=device))
+            inference.predictions(*sites)
+        except RuntimeError:
+            return None
+        return inference.predictions
 
     def _outcome(self, infer: Infer, batch: Batch) -> _Outcome:
         """What comes of a batch. Where a GPU has no room for it, its halves go one by one."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from millisecond.detector.config import load_config
-from millisecond.detector.models.layers import MapNorm, RowNorm
+from millisecond.detector.models.layers import MapNorm, RowNorm, _Heads
 from millisecond.detector.models.second import build_second
 from millisecond.ops import Voxels, voxelize
 
@@ -182,3 +182,49 @@ def test_gradients_reach_every_parameter():
     sum((p * torch.randn_like(p)).sum() for p in out).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert all(p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "error"),
+    [
+        ("cpu", torch.float64, 1e-12),
+        ("cpu", torch.float32, 1e-5),
+        *[
+            pytest.param("cuda", dtype, error, marks=pytest.mark.gpu)
+            for dtype, error in (
+                (torch.float32, 1e-5),
+                (torch.float16, 2e-3),
+                (torch.bfloat16, 2e-2),
+            )
+        ],
+    ],
+)
+def test_heads_are_a_convolution(device, dtype, error):
+    """In float64, with its gradients, from rows of the map of a whole scan; one head has none."""
+    torch.manual_seed(0)
+    sizes, cells = [18, 42, 12], (4, 200, 176) if device == "cuda" else (2, 40, 33)
+    batch, height, width = cells
+    features = torch.randn(batch, 64, height, width, device=device, dtype=dtype)
+    weight = torch.randn(sum(sizes), 64, 1, 1, device=device, dtype=dtype) / 8
+    bias = torch.randn(sum(sizes), device=device, dtype=dtype)
+    gradients = [torch.randn(*cells, size, device=device, dtype=dtype) for size in sizes]
+    gradients[2].zero_()
+
+    def found(heads, kind):
+        inputs = [tensor.to(kind) for tensor in (features, weight, bias)]
+        inputs[:2] = [t.contiguous(memory_format=torch.channels_last) for t in inputs[:2]]
+        for tensor in inputs:
+            tensor.requires_grad_()
+        parts = heads(*inputs)
+        used = [gradient.to(kind) for gradient in gradients[:2]]
+        return [*parts, *torch.autograd.grad(parts[:2], inputs, used)]
+
+    def convolution(*inputs):
+        return nn.functional.conv2d(*inputs).permute(0, 2, 3, 1).split(sizes, dim=-1)
+
+    want = found(convolution, torch.float64)
+    got = found(lambda *tensors: _Heads.apply(*tensors, sizes, None), dtype)
+    for one, other in zip(want, got, strict=True):
+        assert other.dtype == dtype
+        assert (other.double() - one).norm() <= error * one.norm()
+    assert got[4].stride() == (64, 1, 64, 64)  # as of a layer that is channels last
