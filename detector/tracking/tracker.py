@@ -34,6 +34,7 @@ NOISE = np.array([0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2])
 # Of a measured vx and vy in metres per second: more than a network errs in one scan, as its error
 # stays for some scans.
 VELOCITY_NOISE = 1.0
+WEAKEST = 0.2  # of birth_score: the least score that counts
 # Of z, yaw, l, w, h, vx, vy: standard deviations of the change within one second.
 WALK = np.array([0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5])
 # Of the unknown velocity of a new object. Along its heading it may be fast, the faster the longer
@@ -212,7 +213,7 @@ class Tracker:
     >>> tracks = tracker.update(detections.named(class_names), time=0.1)
 
     birth_score: least score of a detection that begins a track; a weaker one only continues a
-        confirmed track (Zhang et al., "ByteTrack", ECCV 2022).
+        confirmed track (Zhang et al., "ByteTrack", ECCV 2022), one below a fifth of it nothing.
     confirm: scans in a row, from its first, in which a track must be detected to be reported.
     max_gap: seconds without a detection of birth_score after which a confirmed track ends.
     coast: seconds for which a track without a detection is reported where it should be. The default
@@ -260,7 +261,8 @@ class Tracker:
 
         # best first, ties by name and box: tracks do not depend on the order of detections
         names = np.array(found.names, dtype=str)
-        found = found.select(np.lexsort([*found.boxes.T[::-1], names, -found.scores]))
+        order = np.lexsort([*found.boxes.T[::-1], names, -found.scores])
+        found = found.select(order[found.scores[order] >= WEAKEST * self._birth_score])
         velocities = found.velocities
         if velocities is not None:
             velocities = None if pose is None else velocities @ world[:2, :2].T

@@ -102,7 +102,7 @@ def motion(time, tilt):
     return pose
 
 
-def recording(seed, scans=40, objects=45):
+def recording(seed, scans=40, objects=50):
     """Scans (detections, time, pose or None) of a crowd: objects that come and go, gaps, wrong
     headings, weak and false detections, equal scores, dropped scans."""
     rng = np.random.default_rng(seed)
@@ -121,7 +121,9 @@ def recording(seed, scans=40, objects=45):
         false = rng.uniform(size=objects) < 0.05
         boxes[false, :2] += rng.normal(0, 1, (false.sum(), 2))
         found = np.flatnonzero((seen | false) & (number % 13 != 12))
-        scores = rng.choice([0.3, 0.4, 0.6, 0.7, 0.8, 0.9], len(found)).astype(np.float32)
+        scores = rng.choice([0.05, 0.12, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], len(found)).astype(
+            np.float32
+        )
         names = tuple(NAMES[kind] for kind in kinds[found])
         pose = motion(time, 0.03 * np.sin(number)) if seed % 2 else None
         velocities = None

@@ -1,5 +1,6 @@
 """Tracks through detections: made-up scenes whose answers are known."""
 
+import copy
 import itertools
 import sys
 
@@ -177,6 +178,9 @@ def test_weak_detections_continue_a_track_but_begin_none():
         tracks = tracker.update(found, 0.1 * number)
     assert tracks.ids.tolist() == [1] and tracks.scores.tolist() == [0.2]
     assert tracks.boxes[0, 0] == pytest.approx(5, abs=0.1)
+    for score, goes_on in ((0.1, True), (0.09, False)):  # a fifth of birth_score, and less
+        after = copy.deepcopy(tracker).update(scan(box(6, 0), scores=[score]), 0.6)
+        assert (after.scores.tolist() == [score]) == goes_on
 
 
 def test_a_track_does_not_live_on_weak_detections_alone():

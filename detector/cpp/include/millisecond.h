@@ -159,7 +159,7 @@ typedef struct ms_tracker ms_tracker;
 typedef struct {
   uint32_t size;
   int32_t confirm;    /* scans in a row, from its first, in which a track must be detected to be reported */
-  double birth_score; /* a weaker detection begins no track and only continues a confirmed one */
+  double birth_score; /* a weaker detection only continues a confirmed track, one below a fifth of it nothing */
   double max_gap;     /* seconds without a detection of birth_score after which a confirmed track ends */
   double coast;       /* seconds for which a track without a detection is reported where it should be */
 } ms_tracker_options;

@@ -16,7 +16,7 @@ constexpr int MEASURED = 7, STATE = 9;  // a state is a box, which is measured, 
 constexpr int LENGTH = 3, WIDTH = 4, YAW = 6, VELOCITY = 7;
 constexpr double NOISE[MEASURED] = {0.15, 0.15, 0.2, 0.3, 0.2, 0.2, 0.2};
 constexpr double WALK[STATE] = {0, 0, 0.3, 0.1, 0.1, 0.1, 0.5, 1.5, 1.5};
-constexpr double VELOCITY_NOISE = 1;
+constexpr double VELOCITY_NOISE = 1, WEAKEST = 0.2;
 constexpr double SPEED_PER_LENGTH = 5, LARGEST_SPEED = 20, SIDEWAYS = 3, MARGIN = 0.5, DEVIATIONS = 2;
 constexpr int LARGEST_DOUBT = 5;
 
@@ -225,7 +225,7 @@ struct ms_tracker {
 
   void update(const float* boxes, const float* velocities, const float* scores, const int32_t* labels,
               int64_t count, double now, const double* pose) {
-    std::vector<Detection> found(count);
+    std::vector<Detection> found;
     for (int64_t i = 0; i < count; ++i) {
       const std::vector<double> box(boxes + MEASURED * i, boxes + MEASURED * (i + 1));
       // the sum of float32 is finite where all of them are
@@ -233,10 +233,11 @@ struct ms_tracker {
             std::min({box[3], box[4], box[5]}) > 0))
         refuse("detection " + std::to_string(i) + " has box " + text(box) + " and score " +
                text(double(scores[i])) + ": all must be finite, sizes above 0");
-      found[i] = {{}, scores[i], labels[i], scores[i] >= options.birth_score};
-      std::copy(box.begin(), box.end(), found[i].state.begin());
+      if (scores[i] < WEAKEST * options.birth_score) continue;
+      found.push_back({{}, scores[i], labels[i], scores[i] >= options.birth_score});
+      std::copy(box.begin(), box.end(), found.back().state.begin());
       for (int axis : {0, 1})
-        found[i].state[VELOCITY + axis] = velocities && pose ? double(velocities[2 * i + axis]) : NAN;
+        found.back().state[VELOCITY + axis] = velocities && pose ? double(velocities[2 * i + axis]) : NAN;
     }
     if (!(std::isfinite(now) && now > time))
       refuse("time " + text(now) + " is not after " + text(time) +
