@@ -243,6 +243,8 @@ def test_a_page_has_a_slider_over_frames_and_tells_of_a_box_that_is_clicked(tmp_
         with chromium.opened(address, tmp_path / "browser") as page:
             page.wait_for("000002")
             page.wait_for("000005", lambda: page.press("ArrowRight", of="[role=slider]"))
+            page.tell("Page.reload")  # a key that came before the slider may have turned the scene
+            page.wait_for("000005")
             size = page.evaluate("[innerWidth, innerHeight].join()")
             view = usual_view(tuple(map(int, size.split(","))))
             x, y = view.project(np.array([near[:3]]))[0][0].tolist()
