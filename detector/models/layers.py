@@ -206,7 +206,7 @@ class _Heads(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         gradient = rows.new_empty(len(rows), len(weight))
-        # not torch.cat, which takes twice as long for rows of these widths
+        # not torch.cat, which takes longer for rows of these widths
         for part, head in zip(gradient.split(ctx.sizes, dim=1), gradients, strict=True):
             part.copy_(head.reshape(part.shape))
         of_features = (gradient @ weight).view(*ctx.shape, rows.shape[1]).permute(0, 3, 1, 2)

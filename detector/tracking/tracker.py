@@ -34,12 +34,12 @@ NOISE = np.array([0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2])
 # Of a measured vx and vy in metres per second: more than a network errs in one scan, as its error
 # stays for some scans.
 VELOCITY_NOISE = 1.0
-WEAKEST = 0.2  # of birth_score: the least score that counts
 # Of z, yaw, l, w, h, vx, vy: standard deviations of the change within one second.
 WALK = np.array([0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5])
 # Of the unknown velocity of a new object. Along its heading it may be fast, the faster the longer
 # the object is (per metre of length, and at most); across it is slow. Metres per second.
 SPEED_PER_LENGTH, LARGEST_SPEED, SIDEWAYS = 5.0, 20.0, 3.0
+WEAKEST = 0.2  # share of birth_score below which a detection is left out
 
 
 class Estimates(NamedTuple):

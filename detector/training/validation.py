@@ -194,7 +194,7 @@ class Validation:
         try:
             sites = model.sites(nothing, torch.zeros(2, dtype=torch.int32, device=device))
             inference.predictions(*sites)
-        except RuntimeError:
+        except RuntimeError:  # if more is wrong, the network itself shows it
             return None
         return inference.predictions
 

@@ -192,7 +192,7 @@ def test_gradients_reach_every_parameter():
         *[
             pytest.param("cuda", dtype, error, marks=pytest.mark.gpu)
             for dtype, error in (
-                (torch.float32, 1e-5),
+                (torch.float32, 5e-5),
                 (torch.float16, 2e-3),
                 (torch.bfloat16, 2e-2),
             )
@@ -200,7 +200,8 @@ def test_gradients_reach_every_parameter():
     ],
 )
 def test_heads_are_a_convolution(device, dtype, error):
-    """In float64, with its gradients, from rows of the map of a whole scan; one head has none."""
+    """In float64, with its gradients; one head has none. A sum over 140,800 cells, one after
+    another, has a rounding error of about 6e-8 times the root of their number, 2e-5, in float32."""
     torch.manual_seed(0)
     sizes, cells = [18, 42, 12], (4, 200, 176) if device == "cuda" else (2, 40, 33)
     batch, height, width = cells

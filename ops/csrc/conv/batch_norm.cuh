@@ -21,7 +21,7 @@ constexpr int MERGE_THREADS = 128;
 constexpr int MAX_LANES = 64;    // packs of a row that a block takes
 constexpr int BATCH = 4;         // rows of a thread in the smallest chunk
 constexpr int IN_FLIGHT = 8;     // packs of all sources that a thread asks for before it uses the first
-constexpr int MAX_CHUNKS = 256;  // about two a multiprocessor of large GPUs; the merge reads at most so many
+constexpr int MAX_CHUNKS = 256;  // at most: about two a multiprocessor of large GPUs
 constexpr int TOGETHER = 4;      // channels that a warp merges at once: more loads in flight
 constexpr int FEW = 3 << 12;     // chunks times channels that every block may merge
 
@@ -32,8 +32,8 @@ struct Partition {
   const int* count;            // device, rows from *count on hold nothing; null: all rows count
 
   __host__ __device__ void cut() {
-    const int64_t even = lines * divide_up(rows, int64_t(lines) * MAX_CHUNKS);
-    chunk_rows = even > lines * BATCH ? even : int64_t(lines) * BATCH;
+    const int64_t step = int64_t(lines) * BATCH;
+    chunk_rows = step * divide_up(rows > 0 ? rows : 1, step * MAX_CHUNKS);
     chunks = static_cast<int>(divide_up(rows, chunk_rows));
   }
 
