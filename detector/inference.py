@@ -38,7 +38,7 @@ class Detections(NamedTuple):
     def named(self, class_names: Sequence[str]) -> NamedDetections:
         """The same on the host, with the names of the classes instead of their labels."""
         boxes, scores, labels = (tensor.cpu().numpy() for tensor in self)
-        names = tuple(class_names[label - 1] for label in labels)
+        names = tuple(class_names[label - 1] for label in labels.tolist())
         velocities = boxes[:, 7:] if boxes.shape[1] > 7 else None
         return NamedDetections(boxes[:, :7], scores, names, velocities)
 

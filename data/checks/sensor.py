@@ -201,11 +201,11 @@ class Mounting:
     def to_network(self, rows: Rows) -> Rows:
         """A copy of points [P, 3 or more], or of the centres of boxes [M, 7], in the network's
         frame; the same array where nothing is to be moved."""
-        return self._moved(rows, 0.0, self.rotation, self.shift_z)
+        return _moved(rows, 0.0, self.rotation, self.shift_z) if self else rows
 
     def from_network(self, rows: Rows) -> Rows:
         """The way back of `to_network`."""
-        return self._moved(rows, self.shift_z, self.rotation.T, 0.0)
+        return _moved(rows, self.shift_z, self.rotation.T, 0.0) if self else rows
 
     def boxes_to_network(self, boxes: Rows) -> Rows:
         """Boxes [M, 7] in the network's frame; they are upright in every frame."""
@@ -236,16 +236,15 @@ class Mounting:
             end[2] = z - self.shift_z
         return tuple((np.concatenate(ends).round(6) + 0.0).tolist())
 
-    def _moved(self, rows: Rows, fall: float, rotation: np.ndarray, rise: float) -> Rows:
-        if not self:
-            return rows
-        moved: Any = rows.clone() if isinstance(rows, Tensor) else np.array(rows)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is left out later
-            given = rows[:, 0], rows[:, 1], rows[:, 2] - fall
-            for axis, shares in enumerate(rotation.tolist()):
-                moved[:, axis] = sum(s * v for s, v in zip(shares, given, strict=True) if s)
-            moved[:, 2] += rise
-        return moved
+
+def _moved(rows: Rows, fall: float, rotation: np.ndarray, rise: float) -> Rows:
+    moved: Any = rows.clone() if isinstance(rows, Tensor) else np.array(rows)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is left out later
+        given = rows[:, 0], rows[:, 1], rows[:, 2] - fall
+        for axis, shares in enumerate(rotation.tolist()):
+            moved[:, axis] = sum(s * v for s, v in zip(shares, given, strict=True) if s)
+        moved[:, 2] += rise
+    return moved
 
 
 def _headed(boxes: Rows, angle: float) -> Rows:

@@ -16,6 +16,7 @@ from millisecond.data.metric.matching import (
     COUNTS,
     OF_FALSE,
     OF_MISSED,
+    OUT,
     SAMPLES,
     Matcher,
     Objects,
@@ -88,6 +89,10 @@ def _evaluate_class(
         (truth_roles(truth, name, difficulty), detection_roles(detections, name, difficulty))
         for difficulty in range(len(MIN_HEIGHT))
     ]
+    easy, detected = roles[0]  # no other difficulty has fewer boxes that are left out
+    near = np.maximum.reduce(list(overlaps.iou.values())) > min(min_overlap)
+    used = near & (easy != OUT)[overlaps.truth] & (detected != OUT)[overlaps.detections]
+    overlaps = overlaps.select(used)
     for loose, min_iou in enumerate(min_overlap):
         suffix = f"@{min_iou}" if loose else ""
         for pair in roles:

@@ -7,6 +7,7 @@ COUNTS: it is scored. NEUTRAL (the kit says ignored): a match with it is neither
 OUT: it is left out.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,9 +51,12 @@ class Objects:
         )
 
     @cached_property
-    def reach(self) -> np.ndarray:
-        """[n] metres: diameter of the circle around a box seen from above."""
-        return np.hypot(self.boxes[:, 3], self.boxes[:, 4])
+    def extents(self) -> tuple[np.ndarray, ...]:
+        """Image box x1, y1, x2, y2; centre from above, diameter of the circle around the box there:
+        [n] each, an array of its own, which is read faster than a column."""
+        reach = np.hypot(self.boxes[:, 3], self.boxes[:, 4])
+        columns = (*self.bbox.T, *self.boxes[:, :2].T, reach)
+        return tuple(np.ascontiguousarray(column) for column in columns)
 
     def starts(self) -> np.ndarray:
         """[n_frames + 1] int64: frame f holds the rows starts[f]:starts[f + 1]."""
@@ -68,14 +72,19 @@ class Overlaps(NamedTuple):
     iou: dict[str, np.ndarray]  # "bbox", "bev", "3d" -> [P] float64
     dont_care: np.ndarray  # [D] float64: largest share of a detection's image box in one DontCare
 
+    def select(self, kept: np.ndarray) -> "Overlaps":
+        """The pairs of a mask."""
+        iou = {metric: values[kept] for metric, values in self.iou.items()}
+        return Overlaps(*(rows[kept] for rows in self[:3]), iou, self.dont_care)
+
 
 def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
     """Overlaps of all detections with all labelled objects of the same frame."""
     cared = truth.types != "dontcare"
-    touching = [
-        tuple(rows[_may_touch(truth, detections, *pairs)] for rows in pairs)
-        for pairs in _pairs(truth, np.flatnonzero(cared), detections)
-    ]
+    touching = []
+    for one, other in _pairs(truth, np.flatnonzero(cared), detections):
+        kept = _may_touch(truth, detections, one, other)
+        touching.append((one[kept], other[kept]))
     a, b = (np.concatenate(rows) for rows in zip(*touching, strict=True))
     dont_care = np.zeros(len(detections.scores))
     for region, inside in _pairs(truth, np.flatnonzero(~cared), detections):
@@ -109,9 +118,13 @@ def _pairs(
 
 def _may_touch(truth: Objects, detections: Objects, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[P] bool: image boxes overlap, or circles around the boxes seen from above do."""
-    away = truth.boxes[a, :2] - detections.boxes[b, :2]
-    image = _image_overlap(truth.bbox[a], detections.bbox[b]) > 0
-    return image | (2 * np.hypot(away[:, 0], away[:, 1]) < truth.reach[a] + detections.reach[b])
+    left, top, right, bottom, x, y, reach = (
+        (column.take(a), other.take(b))
+        for column, other in zip(truth.extents, detections.extents, strict=True)
+    )
+    wide = np.minimum(*right) > np.maximum(*left)
+    high = np.minimum(*bottom) > np.maximum(*top)
+    return (wide & high) | (2 * np.hypot(x[0] - x[1], y[0] - y[1]) < reach[0] + reach[1])
 
 
 def _image_area(boxes: np.ndarray) -> np.ndarray:
@@ -122,9 +135,11 @@ def _image_area(boxes: np.ndarray) -> np.ndarray:
 
 def _image_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[..., 4] x [..., 4] -> [...] square pixels that two image boxes share."""
-    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
-    sides = np.maximum(high - low, 0)
-    return sides[..., 0] * sides[..., 1]
+    width, height = (
+        np.minimum(a[..., end], b[..., end]) - np.maximum(a[..., begin], b[..., begin])
+        for begin, end in ((0, 2), (1, 3))
+    )
+    return np.maximum(width, 0) * np.maximum(height, 0)
 
 
 def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,6 +244,8 @@ class Matcher:
         self.every_score, self.iou, self.scores = scores, iou[kept], scores[self.detections]
         self.neutral = detections[self.detections] == NEUTRAL
         self.hits = (truth[self.truth] == COUNTS) & ~self.neutral  # a match of this pair is a hit
+        partners = (np.bincount(rows)[rows] for rows in (self.truth, self.detections))
+        self.disputed = np.flatnonzero(np.maximum(*partners) > 1)  # rows of pairs
 
     def hit_scores(self) -> np.ndarray:
         """Scores of the hits when every object, in file order, takes its best-scored detection."""
@@ -244,8 +261,7 @@ class Matcher:
 
     def _best(self) -> np.ndarray:
         """[P] bool: the pairs of objects, in file order, and their best-scored detections."""
-        order = np.lexsort((-self.scores, self.truth))
-        return self._assign(order, np.ones((len(order), 1), dtype=bool))[:, 0]
+        return self._assign(-self.scores, np.ones((len(self.scores), 1), dtype=bool))[:, 0]
 
     def taken(self, thresholds: np.ndarray) -> np.ndarray:  # [T] -> [P, T]
         """Pairs matched among the detections that score at least each threshold.
@@ -253,8 +269,7 @@ class Matcher:
         Every object, in file order, takes the detection of largest overlap. It takes a neutral
         detection only where there is no other.
         """
-        preference = np.where(self.neutral, 0, -self.iou)
-        order = np.lexsort((preference, self.truth))
+        order = np.where(self.neutral, 0, -self.iou)
         return self._assign(order, self.scores[:, None] >= thresholds)
 
     def count(
@@ -269,22 +284,25 @@ class Matcher:
         return taken[self.hits].sum(axis=0), false, taken
 
     def _assign(self, order: np.ndarray, allowed: np.ndarray) -> np.ndarray:  # [P], [P, T]
-        """Greedy assignment, [P, T]: pairs in order take their object and detection where free.
+        """Greedy assignment, [P, T]: objects, in file order, take their first free detection.
 
-        The n-th pairs of all frames are handled at once: they share neither an object nor a
-        detection.
+        order: the least is an object's first. A pair whose object and detection have no other is
+        taken where it is allowed. Of the others the n-th pairs of all frames are handled at once:
+        they share neither an object nor a detection.
         """
-        taken = np.zeros_like(allowed)
+        taken, rows = allowed.copy(), self.disputed
+        rows = rows[np.lexsort((order[rows], self.truth[rows]))]
         truth, detections = (
-            np.unique(column, return_inverse=True)[1] for column in (self.truth, self.detections)
+            np.unique(column[rows], return_inverse=True)[1]
+            for column in (self.truth, self.detections)
         )
-        free_truth = np.ones((len(allowed), allowed.shape[1]), dtype=bool)
+        free_truth = np.ones((len(rows), allowed.shape[1]), dtype=bool)
         free_detections = np.ones_like(free_truth)
-        frames = self.frames[order]
-        turns = np.arange(len(order)) - np.searchsorted(frames, frames)
-        by_turn = order[np.argsort(turns, kind="stable")]
-        for pairs in np.split(by_turn, np.cumsum(np.bincount(turns))[:-1]):
-            a, b = truth[pairs], detections[pairs]
+        frames = self.frames[rows]
+        turns = np.arange(len(rows)) - np.searchsorted(frames, frames)
+        by_turn = np.argsort(turns, kind="stable")
+        for places in np.split(by_turn, np.cumsum(np.bincount(turns))[:-1]):
+            a, b, pairs = truth[places], detections[places], rows[places]
             match = allowed[pairs] & free_truth[a] & free_detections[b]
             free_truth[a] &= ~match
             free_detections[b] &= ~match
@@ -302,13 +320,16 @@ def recall_thresholds(scores: np.ndarray, count: int) -> np.ndarray:
     There are never more thresholds than hits, which caps the average below 41 ground truths.
     """
     scores = np.sort(scores)[::-1]
-    thresholds, wanted = [], 0.0
-    for i, score in enumerate(scores):
-        last = i == len(scores) - 1
-        recall, following = (i + 1) / count, (i + 2) / count
-        if not last and following - wanted < wanted - recall:
-            continue
-        thresholds.append(score)
+    thresholds: list[float] = []
+    wanted, i = 0.0, -1
+
+    def near(i: int) -> bool:
+        """Whether the next hit is no nearer to the wanted recall; true of all hits from one on."""
+        return (i + 2) / count - wanted >= wanted - (i + 1) / count
+
+    while i + 1 < len(scores):
+        i = bisect_left(range(len(scores) - 1), True, i + 1, key=near)
+        thresholds.append(scores[i])
         # Summed up as the benchmark does it: multiples of 1/40 would round otherwise.
         wanted += 1.0 / (SAMPLES - 1.0)
     return np.array(thresholds, dtype=np.float64)
