@@ -75,7 +75,8 @@ class Overlaps(NamedTuple):
     def select(self, kept: np.ndarray) -> "Overlaps":
         """The pairs of a mask."""
         iou = {metric: values[kept] for metric, values in self.iou.items()}
-        return Overlaps(*(rows[kept] for rows in self[:3]), iou, self.dont_care)
+        truth, detections = self.truth[kept], self.detections[kept]
+        return Overlaps(self.frames[kept], truth, detections, iou, self.dont_care)
 
 
 def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
