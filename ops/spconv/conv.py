@@ -39,14 +39,11 @@ class _SubM(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
+        channels, window = (in_channels, out_channels), (kernel_size, stride, padding, dilation)
         super().__init__(
             self.NDIM,
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
+            *channels,
+            *window,
             groups,
             bias,
             subm=True,
@@ -81,14 +78,11 @@ class _Strided(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
+        channels, window = (in_channels, out_channels), (kernel_size, stride, padding, dilation)
         super().__init__(
             self.NDIM,
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
+            *channels,
+            *window,
             groups,
             bias,
             transposed=self.TRANSPOSED,
