@@ -324,7 +324,7 @@ def recall_thresholds(scores: np.ndarray, count: int) -> np.ndarray:
     wanted, i = 0.0, -1
 
     def near(i: int) -> bool:
-        """Whether the next hit is no nearer to the wanted recall; true of all hits from one on."""
+        """The next hit is not nearer to the wanted recall. From one hit on, this holds for all."""
         return (i + 2) / count - wanted >= wanted - (i + 1) / count
 
     while i + 1 < len(scores):
