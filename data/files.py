@@ -114,6 +114,11 @@ def is_text(name: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
+def led_to(path: Path) -> Path:
+    """Where its links lead. `Path.resolve` fails on links in a circle, before Python 3.13."""
+    return Path(os.path.realpath(path))
+
+
 def require_file(path: Path) -> None:
     """Raises FileNotFoundError unless there is a file: reading a pipe would wait for ever.
     ValueError for a name that is not UTF-8."""

@@ -19,6 +19,7 @@ from millisecond.data.checks.survey import (
     seen_boxes,
 )
 from millisecond.data.datasets import Dataset
+from millisecond.data.files import led_to
 from millisecond.data.formats.points import INTENSITY
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.layout import some
@@ -299,7 +300,7 @@ def data_warnings(
 ) -> list[str]:
     """A line for everything that is allowed but probably not intended."""
     lines = []
-    same_place = frames.layout.clouds.resolve() == validation_frames.layout.clouds.resolve()
+    same_place = led_to(frames.layout.clouds) == led_to(validation_frames.layout.clouds)
     shared = [name for name in validation_frames.frame_ids if name in set(frames.frame_ids)]
     if shared and same_place:
         lines.append(

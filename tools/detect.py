@@ -23,7 +23,7 @@ from tqdm import tqdm
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
 from millisecond.data.checks.scans import Note, Tally, is_usual
-from millisecond.data.files import is_uri, usable_cores
+from millisecond.data.files import is_uri, led_to, usable_cores
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
@@ -544,7 +544,7 @@ def read(
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such calibration file")
     calibration = Calibration.from_file(path)
-    places = (scan.absolute(), scan.resolve())  # a link in a KITTI folder, or a link to one
+    places = (scan.absolute(), led_to(scan))  # a link in a KITTI folder, or a link to one
     images = [place.parent.parent / "image_2" / f"{scan.stem}.png" for place in places]
     image = next((image for image in images if image.is_file()), None)
     shape = image_shape(image) if image else USUAL_IMAGE

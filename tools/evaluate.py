@@ -22,7 +22,7 @@ from millisecond.data.boxes import NamedDetections, nearest_of_class, wrap_angle
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
 from millisecond.data.datasets.benchmarks import BENCHMARKS, Findings, NuscenesDetection
-from millisecond.data.files import locked, require_own_json, write_json
+from millisecond.data.files import led_to, locked, require_own_json, write_json
 from millisecond.data.folder.dataset import SEQUENCES
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.frame import Frame
@@ -320,7 +320,7 @@ def evaluate_files(found: Path, known: Path, split: str | None) -> kitti.Result:
         path = Path(split)
         if not split.endswith(".txt"):
             check_name(split)
-            path = known.resolve().parent.parent / "ImageSets" / f"{split}.txt"
+            path = led_to(known).parent.parent / "ImageSets" / f"{split}.txt"
         if not path.is_file():
             raise FileNotFoundError(
                 f"{path}: no such split; without --split all frames that have labels are scored"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from millisecond.data.files import led_to
 from millisecond.data.folder.dataset import CLOUDS, LABELS, FolderDataset, cloud_folder
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.dataset import KittiDataset
@@ -37,9 +38,9 @@ def open_dataset(
 
 def require_apart(output: Path, root: Path) -> None:
     """Raises ValueError for an output among the clouds, labels or other files of a data set."""
-    place = output.resolve()
+    place = led_to(output)
     for folder in (root / part / name for part in ("", "training", "testing") for name in OWN):
-        if folder.is_dir() and folder.resolve() in (place, *place.parents):
+        if folder.is_dir() and led_to(folder) in (place, *place.parents):
             raise ValueError(
                 f"{output}: is among the files of the data set in {folder}; give another --output"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from millisecond.data.files import read_text
+from millisecond.data.files import led_to, read_text
 
 NAME = re.compile(r"[\w-][\w.-]*")
 RECORDING = ".jsonl"  # a recording of `millisecond import`, see `read_recording`
@@ -66,7 +66,7 @@ def split_name(root: Path, split: str, ids: Sequence[str]) -> str:
     if not split.endswith((".txt", RECORDING)):
         return split
     path = Path(split)
-    if path.resolve().parent == (root / "ImageSets").resolve():
+    if led_to(path).parent == led_to(root / "ImageSets"):
         return path.stem
     return f"{path.stem}-{zlib.crc32(' '.join(ids).encode()):08x}"
 
@@ -210,7 +210,7 @@ def _of_testing(root: Path, split: str) -> bool:
     if not split.endswith(".txt"):
         return split == "test"
     path = Path(split)
-    own = path.resolve() == (root / "ImageSets" / "test.txt").resolve()
+    own = led_to(path) == led_to(root / "ImageSets" / "test.txt")
     return own or (path.name == "test.txt" and (root / "testing").is_dir())
 
 

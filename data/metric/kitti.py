@@ -91,8 +91,8 @@ def _evaluate_class(
     ]
     easy, detected = roles[0]  # no other difficulty has fewer boxes that are left out
     near = np.maximum.reduce(list(overlaps.iou.values())) > min(min_overlap)
-    used = near & (easy != OUT)[overlaps.truth] & (detected != OUT)[overlaps.detections]
-    overlaps = overlaps.select(used)
+    used = (easy != OUT)[overlaps.truth] & (detected != OUT)[overlaps.detections]
+    overlaps = overlaps.select(near & used)
     for loose, min_iou in enumerate(min_overlap):
         suffix = f"@{min_iou}" if loose else ""
         for pair in roles:

@@ -51,6 +51,14 @@ def test_all_and_own_lists(root, tmp_path):
     assert KittiDataset(root, str(own)).frame_ids == ("000007", "000002")
 
 
+def test_links_in_a_circle_are_no_list_of_the_data_set(root, tmp_path):
+    (root / "ImageSets/test.txt").unlink(missing_ok=True)
+    (root / "ImageSets/test.txt").symlink_to(root / "ImageSets/test.txt")
+    own = tmp_path / "mine.txt"
+    own.write_text("000007")
+    assert KittiDataset(root, str(own)).frame_ids == ("000007",)
+
+
 def test_test_split_has_no_labels(root):
     (root / "training").rename(root / "testing")
     (root / "ImageSets/test.txt").write_text("000005")
