@@ -104,7 +104,7 @@ def _unlikeness(numbers: np.ndarray, width: int) -> float:
     """How far the spreads of the columns are apart: read with a wrong number of columns, each
     column is a mixture of all."""
     table = numbers[: len(numbers) // width * width].reshape(-1, width)
-    table = np.nan_to_num(table.astype(np.float64), posinf=0, neginf=0)
+    table = np.nan_to_num(table, posinf=0, neginf=0).astype(np.float64)  # a cast may warn of NaN
     spread = np.log(np.abs(table - np.median(table, axis=0)).mean(axis=0) + 1e-6)
     return float(spread.max() - spread.min())
 

@@ -3,6 +3,7 @@ written configuration says."""
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -197,6 +198,16 @@ def test_few_frames_and_every_template(sound, template, frames):
     chosen = choose_config(load_config(template), found, guess, frames)
     train = chosen.config.train
     assert train.batch_size % train.views == 0 and train.batch_size // train.views <= frames
+
+
+def test_a_signalling_nan_among_the_columns_is_no_warning(tmp_path):
+    points = np.random.default_rng(0).uniform((-30, -30, -2, 0), (30, 30, 1, 1), (400, 4))
+    rows = points.astype("<f4")
+    rows.view("<u4")[7, 1] = 0x7F800001
+    rows.tofile(tmp_path / "000000.bin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert guess_points([tmp_path / "000000.bin"]).points.columns == (*"xyz", "intensity")
 
 
 @pytest.mark.parametrize("left", [0, 10, 150])
