@@ -101,8 +101,8 @@ def _lowest(points: Tensor) -> np.ndarray:
     """
     step = next(step for step in STEPS if len(points) <= step * LOOKED_AT or step == STEPS[-1])
     found = np.ascontiguousarray(points[::step, :3].cpu().numpy().T, np.float32)
-    away = np.hypot(found[0], found[1])
-    near = (away > NEAR[0]) & (away < NEAR[1]) & np.isfinite(found[2])
+    away = np.hypot(*found[:2].clip(-1e9, 1e9))  # products of larger numbers overflow
+    near = (away > NEAR[0]) & (away < NEAR[1]) & (np.abs(found[2]) < 1e9)
     x, y, z = found = found[:, near]
     side = 2 * int(NEAR[1] / CELL)
     key = (x / CELL + side / 2).astype(np.int64) * side + (y / CELL + side / 2).astype(np.int64)

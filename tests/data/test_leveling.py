@@ -1,6 +1,7 @@
 """The ground below any sensor is found and clouds levelled by it; scans unlike KITTI's are told."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -58,6 +59,16 @@ def test_levelled_boxes_hold_the_same_points(scans):
         back = mounting.boxes_from_network(level.boxes)
         np.testing.assert_allclose(back[:, :6], frame.boxes[:, :6], atol=1e-3)
         assert ground_of(torch.from_numpy(level.points)).height == pytest.approx(1.73, abs=0.1)
+
+
+def test_points_beyond_all_bounds_do_not_move_the_ground(scans):
+    points, largest = scans[0].points, np.finfo(np.float32).max
+    wild = points[:300].copy()
+    wild[:100, 0], wild[100:200, 1], wild[200:, 2] = largest, -largest, -largest
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ground_of(torch.from_numpy(np.concatenate([points[300:], wild])))
+    assert found == ground_of(torch.from_numpy(points[300:]))
 
 
 def test_what_has_no_ground_is_told_and_left():
