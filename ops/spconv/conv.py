@@ -39,11 +39,14 @@ class _SubM(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        channels, window = (in_channels, out_channels), (kernel_size, stride, padding, dilation)
         super().__init__(
             self.NDIM,
-            *channels,
-            *window,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
             groups,
             bias,
             subm=True,
@@ -78,11 +81,14 @@ class _Strided(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        channels, window = (in_channels, out_channels), (kernel_size, stride, padding, dilation)
         super().__init__(
             self.NDIM,
-            *channels,
-            *window,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
             groups,
             bias,
             transposed=self.TRANSPOSED,
