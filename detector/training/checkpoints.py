@@ -352,10 +352,10 @@ class RunFolder:
             checkpoint = Checkpoint(tensors, numbers, self.identity.to_metadata())
             self._store.save(state.step, checkpoint)
 
-    def save_weights(self, name: str, state: TrainState) -> None:
-        """name: WEIGHTS or BEST."""
+    def save_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        """name: WEIGHTS or BEST. weights: of a network, by name."""
         if self.processes.first:
-            save_weights(self.path / name, state.trained, self.config)
+            save_weights(self.path / name, weights, self.config)
 
     def _require_no_run(self) -> None:
         found = self.processes.of_first(

@@ -1,4 +1,5 @@
-"""Training batches: which frames a step reads, and the workers that read and augment them.
+"""Training batches: which frames a step reads, and the workers that read and augment them. A fork
+for what is made beside the training.
 
 The next batch goes to the worker that is free, and the batches still keep their order. torch's
 loader deals its batches out by turns, so the slowest worker sets the pace of all of them: one that
@@ -15,10 +16,11 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from multiprocessing.connection import Connection
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +34,7 @@ from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
 from millisecond.detector.training.distributed import Processes
 
+Made = TypeVar("Made")
 MOST_BESIDE_A_GPU = 24  # that `auto` starts: 21 were enough for simulated streets beside an H200
 
 
@@ -86,6 +89,54 @@ def batches_of(loader: DataLoader) -> Iterator[Iterator[Any]]:
         for worker in workers:
             worker.kill()
             worker.join()
+
+
+class Forked(Generic[Made]):
+    """What `make` makes, by a fork of this process, which goes on meanwhile.
+
+    A fork begins with all that this process has, so nothing is sent to it. It may use no GPU and no
+    memory that is pinned for one. Where no fork can be made, or it is killed, this process makes
+    the same when it is asked for.
+    """
+
+    def __init__(self, make: Callable[[], Made]):
+        self._make, context = make, multiprocessing.get_context("fork")
+        self._answer, answer = context.Pipe(duplex=False)
+        self._fork = context.Process(target=_answer, args=(make, answer), daemon=True)
+        with suppress(OSError):
+            self._fork.start()
+        answer.close()  # so that the end of the fork can be seen
+
+    def ready(self) -> bool:
+        """Whether `result` need not wait."""
+        return self._answer.poll()
+
+    def result(self) -> Made:
+        """Waits for it; once. Raises what `make` has raised."""
+        try:
+            made, error = self._answer.recv()
+        except EOFError:
+            made, error = self._make(), None
+        finally:
+            self.close()
+        if error is not None:
+            raise error
+        return made
+
+    def close(self) -> None:
+        """Ends the fork, which ignores signals to stop."""
+        if self._fork.pid is not None:
+            self._fork.kill()
+            self._fork.join()
+
+
+def _answer(make: Callable[[], Any], answer: Connection) -> None:
+    prepare_worker(None)
+    torch.set_num_threads(1)  # those of the process before are not there
+    try:
+        answer.send((make(), None))
+    except Exception as error:
+        answer.send((None, error))
 
 
 PREFETCH = 4  # batches that a worker has before it

@@ -10,13 +10,13 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,40 +27,9 @@ from tqdm import tqdm
 from millisecond.data.files import write_lines
 from millisecond.data.frame import Batch
 from millisecond.data.metric.kitti import WIDTH
-from millisecond.detector.draw.birds_eye import draw_birds_eye
-from millisecond.detector.draw.style import Palette, Shown
-from millisecond.detector.draw.view import View
-from millisecond.detector.models.second import Second
 from millisecond.detector.training.outcome import RECALL, read_records
 from millisecond.detector.training.trainer import Trainer
-from millisecond.detector.training.validation import Forward, Scores, Validation
-
-FRAMES = 4  # that are drawn
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def draw_first_frames(
-    validation: Validation, model: Second, forward: Forward
-) -> dict[str, np.ndarray]:
-    """RGB images [H, W, 3] uint8 by name, of the grid from above."""
-    view, palette = View.of_grid(validation.config.grid.range), Palette(validation.classes)
-    frames = [validation.dataset[i] for i in range(min(FRAMES, len(validation.dataset)))]
-    shown = []
-    for frame, found in zip(frames, validation.detect(model, forward, frames), strict=True):
-        truth = palette.paint(frame.boxes, frame.names)
-        boxes = palette.paint(found.boxes, found.names, found.scores)
-        shown.append(Shown(frame.points, truth, boxes, frame.frame_id))
-    names = [f"frame {frame.frame_id}" for frame in frames]
-    return dict(zip(names, _by_threads(partial(draw_birds_eye, view=view), shown), strict=True))
-
-
-def _by_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """What `work` makes of each item. Numpy and Pillow let other threads run while they work on a
-    picture."""
-    with ThreadPoolExecutor(FRAMES) as pool:
-        return list(pool.map(work, items))
-
+from millisecond.detector.training.validation import Findings, Scores
 
 LEVELS = ("easy", "moderate", "hard")
 
@@ -113,11 +82,12 @@ class Monitor:
             told = f"epoch {epoch}/{self._epochs}, loss {values['train/total']:.3f}"
             self._bar.set_postfix_str(told, refresh=False)
 
-    def scores(self, step: int, scores: Scores, best: float) -> None:
-        """Losses and every AP of a validation; a line of them with the best mean AP so far."""
-        values = {f"validation/{name}": value for name, value in scores.losses.items()}
-        values["data/points a frame over max_voxels_test"] = scores.capped
-        values |= {f"{RECALL}{name}": share for name, share in scores.recall.items()}
+    def scores(self, step: int, findings: Findings, scores: Scores, best: float) -> None:
+        """Losses, every AP and the pictures of a validation after a step; a line of them with the
+        best mean AP so far."""
+        values = {f"validation/{name}": value for name, value in findings.losses.items()}
+        values["data/points a frame over max_voxels_test"] = findings.capped
+        values |= {f"{RECALL}{name}": share for name, share in findings.recall.items()}
         for name, metrics in scores.result.items():
             for metric, figures in metrics.items():
                 for level, value in zip(LEVELS, figures["R40"], strict=True):
@@ -129,13 +99,9 @@ class Monitor:
         found = f"AP {found}; best mean {best:.1f}" if found else "no class with an AP"
         when = f"epoch {round(step / self._epoch)} of {self._epochs}"
         when += f", {timedelta(seconds=round(self._seconds()))}"
-        line = f"{when}: validation loss {scores.losses['total']:.3f}, {found}"
+        line = f"{when}: validation loss {findings.losses['total']:.3f}, {found}"
         say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
-
-    def pictures(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """RGB images [H, W, 3] uint8 by name, after a step."""
-        add = partial(self._board.add_image, global_step=step, dataformats="HWC")
-        self._write(_by_threads, lambda named: add(*named), images.items())
+        self._write(self._add_pictures, step, scores.pictures)
 
     def _seconds(self) -> float:
         """Of the training, without the time between a stop and its --resume."""
@@ -147,6 +113,12 @@ class Monitor:
             self._bar.close()
         self._write(self._board.close)
         self._write(self._log.close)
+
+    def _add_pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        add = partial(self._board.add_image, global_step=step, dataformats="HWC")
+        # Pillow lets other threads run while it compresses
+        with ThreadPoolExecutor(max(len(pictures), 1)) as threads:
+            list(threads.map(lambda named: add(*named), pictures.items()))
 
     def _append(self, step: int, line: str, values: Mapping[str, float]) -> None:
         self._log.write(line + "\n")

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from millisecond.data.augment import GroundTruthDatabase
 from millisecond.data.datasets import Dataset
@@ -32,6 +33,7 @@ from millisecond.detector.training.checkpoints import (
 )
 from millisecond.detector.training.distributed import NOT_FINITE, Processes, StopSignal
 from millisecond.detector.training.loader import (
+    Forked,
     StepSampler,
     TrainingFrames,
     batches_of,
@@ -39,11 +41,20 @@ from millisecond.detector.training.loader import (
     workers_for,
 )
 from millisecond.detector.training.losses import build_criterion, loss_names
-from millisecond.detector.training.monitor import Meters, Monitor, draw_first_frames, say
+from millisecond.detector.training.monitor import Meters, Monitor, say
 from millisecond.detector.training.trainer import NotFinite, Trainer
-from millisecond.detector.training.validation import Validation
+from millisecond.detector.training.validation import Findings, Scores, Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
+
+
+class _Scoring(NamedTuple):
+    """Scores of a validation that are being made, in the first process."""
+
+    step: int
+    findings: Findings
+    weights: dict[str, Tensor]  # of that step, on the host
+    scores: Forked[Scores]
 
 
 class Training:
@@ -65,6 +76,7 @@ class Training:
         self.frames, self.sampler, self.validation = frames, sampler, validation
         self.folder, self.monitor, self.processes = folder, monitor, processes
         self.workers = workers_for(config.train.workers, processes)
+        self._scoring: _Scoring | None = None
 
     def run(self) -> int:
         """Trains on, and exports the weights at the end.
@@ -79,7 +91,7 @@ class Training:
                 stopped_by = self._steps(stop)
                 self._save()
                 if not stopped_by:
-                    self.folder.save_weights(WEIGHTS, self.state)
+                    self.folder.save_weights(WEIGHTS, self.state.trained.state_dict())
                 self.processes.wait()
             return stopped_by
         except NotFinite as error:
@@ -88,6 +100,8 @@ class Training:
             raise
         finally:
             self.validation.close()
+            if self._scoring:
+                self._scoring.scores.close()
             if self.monitor:
                 self.monitor.close()
 
@@ -111,6 +125,8 @@ class Training:
                 self._save()
             self._rehearse(stop)
             while not (stopped_by := stop.agreed()):
+                if self._scoring and self._scoring.scores.ready():
+                    self._take_scores()
                 if self._ends_epoch(train.validate_every) and state.validated < state.step:
                     meters.flush()
                     if not self._validate(stop):
@@ -128,6 +144,7 @@ class Training:
                     meters.flush()
                     self._try(self._save)
             meters.flush()
+            self._take_scores()
         return stopped_by
 
     def _ends_epoch(self, every: int) -> bool:
@@ -140,30 +157,41 @@ class Training:
         """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
         first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for its size
-        scores = self.validation(model, forward, stop.agreed, first)
-        if scores is not None and self.monitor:
-            self._draw()
+        findings = self.validation(model, forward, stop.agreed, first)
+        if findings is not None and self.processes.first:
+            Forked(partial(self.validation.score, findings)).result()
 
     def _validate(self, stop: StopSignal) -> bool:
-        """False where a signal cut it short."""
+        """Finds what the scores are made of, beside the steps that follow. False where a signal cut
+        it short."""
         state = self.state
-        scores = self.validation(state.trained, self.trainer.forward, stop.agreed)
-        if scores is None:
+        findings = self.validation(state.trained, self.trainer.forward, stop.agreed)
+        if findings is None:
             return False
+        self._take_scores()
         state.validated = state.step
+        if self.processes.first:
+            scores = Forked(partial(self.validation.score, findings))
+            weights = state.trained.state_dict().items()
+            copy = {name: tensor.to("cpu", copy=True) for name, tensor in weights}
+            self._scoring = _Scoring(state.step, findings, copy, scores)
+        return True
+
+    def _take_scores(self) -> None:
+        """Waits for the scores that are being made, if any."""
+        if self._scoring is None:
+            return
+        step, findings, weights, forked = self._scoring
+        self._scoring, state, scores = None, self.state, forked.result()
         improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
-            self.monitor.pictures(state.step, self._draw())
-            self.monitor.scores(state.step, scores, state.best)
+            self.monitor.scores(step, findings, scores, state.best)
         if improved:
-            self._try(lambda: self.folder.save_weights(BEST, state))
-        return True
-
-    def _draw(self) -> dict[str, np.ndarray]:
-        return draw_first_frames(self.validation, self.state.trained, self.trainer.forward)
+            self._try(lambda: self.folder.save_weights(BEST, weights))
 
     def _save(self) -> None:
+        self._take_scores()  # a checkpoint has the best AP of all validations before it
         self.trainer.guard.require_finite(self.processes)
         self.folder.save_checkpoint(self.state)
 

@@ -1,9 +1,12 @@
-"""Losses and average precision of a model on a split, shared out over the processes."""
+"""Losses and average precision of a model on a split, shared out over the processes; pictures of
+the first frames.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,12 +26,14 @@ from millisecond.data.datasets import Dataset
 from millisecond.data.files import out_of_memory
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Batch, Frame, collate
-from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.results import Camera, frames_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from millisecond.detector.config import Config
 from millisecond.detector.config_check import best_overlap
-from millisecond.detector.inference import Inference, build_postprocessor, split
+from millisecond.detector.draw.birds_eye import draw_birds_eye
+from millisecond.detector.draw.style import Palette, Shown
+from millisecond.detector.draw.view import View
+from millisecond.detector.inference import Detections, Inference, build_postprocessor, split
 from millisecond.detector.models.second import Second
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.detector.training.distributed import Processes
@@ -42,6 +47,7 @@ from millisecond.ops.kernel_map import fits
 # A validation on a GPU takes so many times a training's batch at once. Without gradients the host
 # takes longer to launch a training's batch than the GPU to compute it.
 LARGER = 4
+DRAWN = 4  # frames
 
 Forward = Callable[[Second, Batch, Predict | None], StepOutcome]
 Infer = Callable[[Batch], StepOutcome]
@@ -77,23 +83,31 @@ class _Arriving:
             self._event.record()
 
     def found(self) -> list[NamedDetections]:
-        """The boxes of each frame, where its labels are."""
+        """The boxes of each frame, where its labels are, in memory that a fork may read."""
         if self._event is not None:
             self._event.synchronize()  # sync: the boxes of a batch before the latest one
-        return [
-            one._replace(boxes=rig.mounting.boxes_from_network(one.boxes)).named(self._classes)
-            for one, rig in zip(split(self._boxes), self._rigs, strict=True)
-        ]
+        named = []
+        for one, rig in zip(split(self._boxes), self._rigs, strict=True):
+            boxes, scores = rig.mounting.boxes_from_network(one.boxes.clone()), one.scores.clone()
+            named.append(Detections(boxes, scores, one.labels).named(self._classes))
+        return named
+
+
+class Findings(NamedTuple):
+    """What a validation finds, the same in every process."""
+
+    losses: dict[str, float]
+    capped: float  # points per frame that the cap on voxels has left out
+    recall: dict[str, float]  # class -> share of its boxes that an anchor matches
+    found: list[NamedDetections]  # of each frame
+    cameras: list[Camera]
 
 
 class Scores(NamedTuple):
-    """What a validation finds."""
+    """What findings are worth."""
 
-    frames: int
-    losses: dict[str, float]
-    capped: float  # points per frame that the cap on voxels has left out
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
-    recall: dict[str, float]  # class -> share of its boxes that an anchor matches
+    pictures: dict[str, np.ndarray]  # of the first frames from above: RGB [H, W, 3] uint8 by name
 
     @property
     def mean_ap(self) -> float:
@@ -123,8 +137,8 @@ class Validation:
         forward: Forward,
         stopped: Callable[[], int] = lambda: 0,
         limit: int | None = None,
-    ) -> Scores | None:
-        """Scores of a model on the whole split or its first `limit` frames, equal in every process.
+    ) -> Findings | None:
+        """What a model finds on the whole split or its first `limit` frames.
 
         forward: as `Trainer.forward`. stopped: asked at each batch; the answer is None when it
         says so.
@@ -161,23 +175,26 @@ class Validation:
         if frames not in self._anchored:
             boxes = torch.cat(truth) if truth else torch.zeros(0, 8)
             self._anchored[frames] = anchored_boxes(self.config, boxes)
-        labels = dict(zip(share, frames_to_labels(found, cameras), strict=True))
-        return self._gather(frames, total.cpu(), int(capped), labels, self._anchored[frames])
+        own = total.cpu(), int(capped), self._anchored[frames], found, cameras
+        return self._gather(frames, own)
+
+    def score(self, findings: Findings) -> Scores:
+        """Takes no GPU, so that a fork may do it."""
+        order = range(len(findings.found))
+        detections = frames_to_labels(findings.found, findings.cameras)
+        least = dict(MIN_OVERLAP)
+        if isinstance(self.dataset, FolderDataset):  # of any classes
+            least = {name: MIN_OVERLAP.get(name, OTHER_OVERLAP) for name in self.classes}
+        known = [name for name in self.classes if name in least]
+        result = evaluate(detections, self._truth(len(order)), known, least)
+        frames = [self.dataset[index] for index in order[:DRAWN]]
+        return Scores(result, self._draw(frames, findings.found))
 
     def close(self) -> None:
         """Ends the workers, which stay from one validation to the next: to fork a process that has
         a GPU takes 20 ms."""
         self._open.close()
         self._loaders.clear()
-
-    def detect(
-        self, model: Second, forward: Forward, frames: Sequence[Frame]
-    ) -> list[NamedDetections]:
-        """What a model finds in each of a few frames."""
-        with evaluating(model):
-            batch, rigs = _collate(self.config, frames)
-            boxes = self._outcome(self._infer(model, forward), batch).boxes
-            return _Arriving(boxes, rigs, self.classes).found()
 
     def _infer(self, model: Second, forward: Forward) -> Infer:
         predict = self._as_inference(model)
@@ -252,29 +269,44 @@ class Validation:
     def _gather(
         self,
         frames: int,
-        losses: Tensor,
-        capped: int,
-        found: dict[int, Labels],
-        anchored: np.ndarray,
-    ) -> Scores:
-        shares = self.processes.gather((losses, capped, found, anchored))
-        detections = {index: labels for share in shares for index, labels in share[2].items()}
-        mean = sum(share[0] for share in shares) / max(frames, 1)
+        own: tuple[Tensor, int, np.ndarray, list[NamedDetections], list[Camera]],
+    ) -> Findings:
+        # here, so that they are read once: what a fork has read ends with it
+        self.processes.of_first(lambda: len(self._truth(frames)))
+        shares = self.processes.gather(own)
+        losses, capped, anchored, found, cameras = zip(*shares, strict=True)
+        mean = sum(losses) / max(frames, 1)
         named = dict(zip(self.names, mean.tolist(), strict=True))
-        capped_mean = sum(share[1] for share in shares) / max(frames, 1)
-        result = self.processes.of_first(lambda: self._score(detections))
-        counts = sum(share[3] for share in shares).tolist()
+        counts = sum(anchored).tolist()
         recall = {name: n / of for name, (n, of) in zip(self.classes, counts, strict=True) if of}
-        return Scores(frames, named, capped_mean, result, recall)
+        by_turns = [divmod(index, len(shares)) for index in range(frames)]
+        return Findings(
+            named,
+            sum(capped) / max(frames, 1),
+            recall,
+            [found[rank][place] for place, rank in by_turns],
+            [cameras[rank][place] for place, rank in by_turns],
+        )
 
-    def _score(self, detections: Mapping[int, Labels]) -> Result:
-        order = sorted(detections)
-        least = dict(MIN_OVERLAP)
-        if isinstance(self.dataset, FolderDataset):  # of any classes
-            least = {name: MIN_OVERLAP.get(name, OTHER_OVERLAP) for name in self.classes}
-        known = [name for name in self.classes if name in least]
-        truth = self._truth(len(order))
-        return evaluate([detections[index] for index in order], truth, known, least)
+    def _draw(
+        self, frames: Sequence[Frame], found: Sequence[NamedDetections]
+    ) -> dict[str, np.ndarray]:
+        """Pictures of the frames, labels and findings from above."""
+        view, palette = View.of_grid(self.config.grid.range), Palette(self.classes)
+        shown = [
+            Shown(
+                frame.points,
+                palette.paint(frame.boxes, frame.names),
+                palette.paint(one.boxes, one.names, one.scores),
+                frame.frame_id,
+            )
+            for frame, one in zip(frames, found, strict=False)
+        ]
+        names = [f"frame {frame.frame_id}" for frame in frames]
+        # numpy and Pillow let other threads run while they draw
+        with ThreadPoolExecutor(DRAWN) as threads:
+            pictures = threads.map(partial(draw_birds_eye, view=view), shown)
+            return dict(zip(names, pictures, strict=True))
 
 
 def frames_at_once(config: Config, device: torch.device) -> int:

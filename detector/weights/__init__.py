@@ -43,9 +43,10 @@ OLDER = (WITHOUT_CHECKSUM, "millisecond weights 2")  # channel c * Z + z of the 
 FIRST_OF_MAP = "backbone.blocks.0.0.conv.weight"  # the convolution that reads that map
 
 
-def save_weights(path: str | Path, model: nn.Module, config: Config) -> None:
-    """Writes a model's weights and the configuration it is built from, atomically."""
-    _write(path, model.state_dict(), config)
+def save_weights(path: str | Path, model: nn.Module | Mapping[str, Tensor], config: Config) -> None:
+    """Writes a model's weights, given as a model or by name, and the configuration it is built
+    from, atomically."""
+    _write(path, model.state_dict() if isinstance(model, nn.Module) else model, config)
 
 
 Fits = dict[str, tuple[float, float]]  # of each class: scale and shift of its logit

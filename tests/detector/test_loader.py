@@ -1,5 +1,7 @@
+import errno
 import multiprocessing
 import os
+import signal
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from millisecond.detector.training.loader import (
     AHEAD,
     MOST_BESIDE_A_GPU,
     PREFETCH,
+    Forked,
     OrderedLoader,
     StepSampler,
     TrainingFrames,
@@ -226,6 +229,73 @@ def test_workers_that_are_stuck_are_killed(monkeypatch):
         next(made)
         raise RuntimeError("broken")
     assert not multiprocessing.active_children()
+
+
+class _Told:
+    """Says from where it is asked, when it may."""
+
+    def __init__(self):
+        context = multiprocessing.get_context("fork")
+        self.asked, self.may = context.Event(), context.Event()
+        self.found = [1, 2, 3]
+
+    def __call__(self) -> tuple[int, list[int]]:
+        self.asked.set()
+        self.may.wait()
+        return os.getpid(), self.found
+
+    def broken(self) -> None:
+        raise ValueError("labels 7: broken")
+
+
+def test_a_fork_makes_what_it_was_born_with():
+    """It is not waited for before it is asked; what changes here meanwhile is not in it."""
+    told = _Told()
+    forked = Forked(told)
+    told.found.append(4)
+    assert not forked.ready()
+    told.may.set()
+    place, found = forked.result()
+    assert place != os.getpid() and found == [1, 2, 3]
+    assert not multiprocessing.active_children()
+
+
+def test_the_error_of_a_fork_is_raised_here():
+    forked = Forked(_Told().broken)
+    with pytest.raises(ValueError, match="labels 7: broken"):
+        forked.result()
+    assert not multiprocessing.active_children()
+
+
+def test_a_fork_leaves_signals_to_this_process_and_ends_when_it_is_closed():
+    told = _Told()
+    forked = Forked(told)
+    (child,) = multiprocessing.active_children()
+    told.asked.wait()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(child.pid, number)
+    time.sleep(0.1)
+    assert child.is_alive() and not forked.ready()
+    forked.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_without_a_fork_this_process_makes_the_same(monkeypatch, killed):
+    """Of a fork that is killed, and where none can be made."""
+    told = _Told()
+    if not killed:
+        monkeypatch.setattr(os, "fork", _no_fork)
+    forked = Forked(told)
+    if killed:
+        (child,) = multiprocessing.active_children()
+        child.kill()
+    told.may.set()
+    assert forked.result() == (os.getpid(), [1, 2, 3])
+
+
+def _no_fork() -> int:
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 BROKEN = """

@@ -18,10 +18,11 @@ from millisecond.detector.models.second import build_second
 from millisecond.detector.training import validation as module
 from millisecond.detector.training.build import build_trainer
 from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.loader import Forked
 from millisecond.detector.training.losses import build_criterion
-from millisecond.detector.training.monitor import FRAMES as DRAWN
-from millisecond.detector.training.monitor import Monitor, draw_first_frames
+from millisecond.detector.training.monitor import Monitor
 from millisecond.detector.training.validation import (
+    DRAWN,
     LARGER,
     Validation,
     evaluating,
@@ -48,15 +49,16 @@ def minute(tmp_path_factory):
 
 
 def found_by(monkeypatch, minute, validation: Validation, forward=None) -> tuple:
-    """The scores, and the labels that the metric was given."""
+    """The findings, and the labels that the metric was given."""
     _, _, trainer = minute
     seen: list[Labels] = []
+    findings = validation(trainer.state.model, forward or trainer.forward)
     with monkeypatch.context() as patch:
         patch.setattr(module, "evaluate", lambda detections, *_: seen.extend(detections) or {})
-        scores = validation(trainer.state.model, forward or trainer.forward)
-    assert scores.frames == len(seen) == FRAMES
+        validation.score(findings)
+    assert len(findings.found) == len(seen) == FRAMES
     assert sum(map(len, seen)) > 10 * FRAMES
-    return scores, seen
+    return findings, seen
 
 
 def assert_same(one: tuple, other: tuple) -> None:
@@ -100,7 +102,7 @@ def test_workers_stay_until_they_are_closed(monkeypatch, minute):
     some = replace(config, train=replace(config.train, workers=2))
     validation, others = Validation(frames, some, ALONE), set(active_children())
     try:
-        assert validation(trainer.state.model, trainer.forward, limit=2).frames == 2
+        assert len(validation(trainer.state.model, trainer.forward, limit=2).found) == 2
         first = set(active_children()) - others
         assert len(first) == 1
         assert_same(want, found_by(monkeypatch, minute, validation))
@@ -117,7 +119,7 @@ def test_workers_stay_until_they_are_closed(monkeypatch, minute):
     validation.close()
 
 
-def test_a_stopped_validation_has_no_scores(minute):
+def test_a_stopped_validation_finds_nothing(minute):
     config, frames, trainer = minute
     asked = iter([0, 0, 15])
     validation = Validation(frames, config, ALONE)
@@ -128,15 +130,16 @@ def test_the_first_frames_are_drawn_as_by_themselves(minute, tmp_path):
     """And each is in TensorBoard under its name, though threads draw and write them."""
     config, frames, trainer = minute
     validation = Validation(frames, config, ALONE)
-    drawn = draw_first_frames(validation, trainer.state.model, trainer.forward)
-    alone = {}
+    findings = validation(trainer.state.model, trainer.forward)
+    scores = Forked(partial(validation.score, findings)).result()
+    assert scores.result == validation.score(findings).result
+    drawn, alone = scores.pictures, {}
     for index in range(DRAWN):
-        validation.dataset = [frames[index]]
-        alone |= draw_first_frames(validation, trainer.state.model, trainer.forward)
+        alone |= validation._draw([frames[index]], findings.found[index:])
     assert list(drawn) == list(alone) and len(drawn) == DRAWN
     assert all(np.array_equal(drawn[name], alone[name]) for name in drawn)
     monitor = Monitor(tmp_path, 0, 0, total_steps=2, epochs=1)
-    monitor.pictures(1, drawn)
+    monitor.scores(1, findings, scores, scores.mean_ap)
     monitor.close()
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(board.Tags()["images"]) == set(drawn)
@@ -177,7 +180,7 @@ def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
         assert (predict is None) == (precision == "fp32")
         return trainer.forward(network, batch, predict)
 
-    scores = validation(model, forward)
+    findings = validation(model, forward)
     sums = torch.zeros(len(validation.names), dtype=torch.float64)
     with evaluating(model):
         for batch, _ in validation._batches(range(FRAMES)):
@@ -185,5 +188,5 @@ def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
             sums += losses.double().cpu() * len(batch.frame_ids)
     validation.close()
     want = dict(zip(validation.names, (sums / FRAMES).tolist(), strict=True))
-    assert scores.losses == pytest.approx(want, rel={"bf16": 2e-2}.get(precision, 3e-3))
+    assert findings.losses == pytest.approx(want, rel={"bf16": 2e-2}.get(precision, 3e-3))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

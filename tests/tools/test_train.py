@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from multiprocessing import Array, Value
 from pathlib import Path
 from shutil import copytree
 
@@ -60,10 +61,11 @@ def test_tells(uninterrupted):
 
 
 def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
-    seen = iter((0.0, 1.0, 3.0, 2.0))  # the first of the rehearsal
+    seen, asked = (0.0, 1.0, 3.0, 2.0), Value("i")  # the first of the rehearsal; told by forks
 
     def scored(*args):
-        result, ap = evaluate(*args), next(seen)
+        result, ap = evaluate(*args), seen[asked.value]
+        asked.value += 1
         for metrics in result.values():
             metrics["3d"]["R40"][1] = ap
         return result
@@ -78,19 +80,20 @@ def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
 
 def test_first_frames_are_validated_before_the_first_step(minute, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("millisecond.detector.training.run.FIRST_FRAMES", 2)
-    frames = []
+    frames, asked = Array("i", 2), Value("i")  # told by forks
 
     def broken_at_the_end(found, *args):
-        frames.append(len(found))
-        if len(frames) == 2:
+        frames[asked.value] = len(found)
+        asked.value += 1
+        if asked.value == 2:
             raise ValueError("broken")
         return evaluate(found, *args)
 
     monkeypatch.setattr("millisecond.detector.training.validation.evaluate", broken_at_the_end)
     assert main(arguments(minute, tmp_path / "late", "--set", "train.epochs=1")) == 2
-    assert frames == [2, 3]
+    assert frames[:] == [2, 3]
     assert last_step(tmp_path / "late") == 4
-    frames[:] = [0]  # broken from the first time on
+    asked.value = 1  # broken from the first time on
     assert main(arguments(minute, tmp_path / "early")) == 2
     assert last_step(tmp_path / "early") == 0
     assert "broken" in capsys.readouterr().err
