@@ -29,7 +29,7 @@ from millisecond.data.frame import Batch
 from millisecond.data.metric.kitti import WIDTH
 from millisecond.detector.training.outcome import RECALL, read_records
 from millisecond.detector.training.trainer import Trainer
-from millisecond.detector.training.validation import Findings, Scores
+from millisecond.detector.training.validation import Scores, Unscored
 
 LEVELS = ("easy", "moderate", "hard")
 
@@ -82,12 +82,12 @@ class Monitor:
             told = f"epoch {epoch}/{self._epochs}, loss {values['train/total']:.3f}"
             self._bar.set_postfix_str(told, refresh=False)
 
-    def scores(self, step: int, findings: Findings, scores: Scores, best: float) -> None:
+    def scores(self, step: int, unscored: Unscored, scores: Scores, best: float) -> None:
         """Losses, every AP and the pictures of a validation after a step; a line of them with the
         best mean AP so far."""
-        values = {f"validation/{name}": value for name, value in findings.losses.items()}
-        values["data/points a frame over max_voxels_test"] = findings.capped
-        values |= {f"{RECALL}{name}": share for name, share in findings.recall.items()}
+        values = {f"validation/{name}": value for name, value in unscored.losses.items()}
+        values["data/points a frame over max_voxels_test"] = unscored.capped
+        values |= {f"{RECALL}{name}": share for name, share in unscored.recall.items()}
         for name, metrics in scores.result.items():
             for metric, figures in metrics.items():
                 for level, value in zip(LEVELS, figures["R40"], strict=True):
@@ -99,7 +99,7 @@ class Monitor:
         found = f"AP {found}; best mean {best:.1f}" if found else "no class with an AP"
         when = f"epoch {round(step / self._epoch)} of {self._epochs}"
         when += f", {timedelta(seconds=round(self._seconds()))}"
-        line = f"{when}: validation loss {findings.losses['total']:.3f}, {found}"
+        line = f"{when}: validation loss {unscored.losses['total']:.3f}, {found}"
         say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
         self._write(self._add_pictures, step, scores.pictures)
 

@@ -43,7 +43,7 @@ from millisecond.detector.training.loader import (
 from millisecond.detector.training.losses import build_criterion, loss_names
 from millisecond.detector.training.monitor import Meters, Monitor, say
 from millisecond.detector.training.trainer import NotFinite, Trainer
-from millisecond.detector.training.validation import Findings, Scores, Validation
+from millisecond.detector.training.validation import Scores, Unscored, Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
 
@@ -52,7 +52,7 @@ class _Scoring(NamedTuple):
     """Scores of a validation that are being made, in the first process."""
 
     step: int
-    findings: Findings
+    unscored: Unscored
     weights: dict[str, Tensor]  # of that step, on the host
     scores: Forked[Scores]
 
@@ -157,36 +157,36 @@ class Training:
         """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
         first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for its size
-        findings = self.validation(model, forward, stop.agreed, first)
-        if findings is not None and self.processes.first:
-            Forked(partial(self.validation.score, findings)).result()
+        unscored = self.validation(model, forward, stop.agreed, first)
+        if unscored is not None and self.processes.first:
+            Forked(partial(self.validation.score, unscored)).result()
 
     def _validate(self, stop: StopSignal) -> bool:
         """Finds what the scores are made of, beside the steps that follow. False where a signal cut
         it short."""
         state = self.state
-        findings = self.validation(state.trained, self.trainer.forward, stop.agreed)
-        if findings is None:
+        unscored = self.validation(state.trained, self.trainer.forward, stop.agreed)
+        if unscored is None:
             return False
         self._take_scores()
         state.validated = state.step
         if self.processes.first:
-            scores = Forked(partial(self.validation.score, findings))
+            scores = Forked(partial(self.validation.score, unscored))
             weights = state.trained.state_dict().items()
             copy = {name: tensor.to("cpu", copy=True) for name, tensor in weights}
-            self._scoring = _Scoring(state.step, findings, copy, scores)
+            self._scoring = _Scoring(state.step, unscored, copy, scores)
         return True
 
     def _take_scores(self) -> None:
         """Waits for the scores that are being made, if any."""
         if self._scoring is None:
             return
-        step, findings, weights, forked = self._scoring
+        step, unscored, weights, forked = self._scoring
         self._scoring, state, scores = None, self.state, forked.result()
         improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
-            self.monitor.scores(step, findings, scores, state.best)
+            self.monitor.scores(step, unscored, scores, state.best)
         if improved:
             self._try(lambda: self.folder.save_weights(BEST, weights))
 

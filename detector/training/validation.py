@@ -93,8 +93,8 @@ class _Arriving:
         return named
 
 
-class Findings(NamedTuple):
-    """What a validation finds, the same in every process."""
+class Unscored(NamedTuple):
+    """What a validation finds, the same in every process; not scored yet."""
 
     losses: dict[str, float]
     capped: float  # points per frame that the cap on voxels has left out
@@ -104,7 +104,7 @@ class Findings(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What findings are worth."""
+    """How good is what a validation finds."""
 
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
     pictures: dict[str, np.ndarray]  # of the first frames from above: RGB [H, W, 3] uint8 by name
@@ -137,7 +137,7 @@ class Validation:
         forward: Forward,
         stopped: Callable[[], int] = lambda: 0,
         limit: int | None = None,
-    ) -> Findings | None:
+    ) -> Unscored | None:
         """What a model finds on the whole split or its first `limit` frames.
 
         forward: as `Trainer.forward`. stopped: asked at each batch; the answer is None when it
@@ -178,17 +178,17 @@ class Validation:
         own = total.cpu(), int(capped), self._anchored[frames], found, cameras
         return self._gather(frames, own)
 
-    def score(self, findings: Findings) -> Scores:
-        """Takes no GPU, so that a fork may do it."""
-        order = range(len(findings.found))
-        detections = frames_to_labels(findings.found, findings.cameras)
+    def score(self, unscored: Unscored) -> Scores:
+        """The scores and pictures; takes no GPU, so that a fork may make them."""
+        order = range(len(unscored.found))
+        detections = frames_to_labels(unscored.found, unscored.cameras)
         least = dict(MIN_OVERLAP)
         if isinstance(self.dataset, FolderDataset):  # of any classes
             least = {name: MIN_OVERLAP.get(name, OTHER_OVERLAP) for name in self.classes}
         known = [name for name in self.classes if name in least]
         result = evaluate(detections, self._truth(len(order)), known, least)
         frames = [self.dataset[index] for index in order[:DRAWN]]
-        return Scores(result, self._draw(frames, findings.found))
+        return Scores(result, self._draw(frames, unscored.found))
 
     def close(self) -> None:
         """Ends the workers, which stay from one validation to the next: to fork a process that has
@@ -270,7 +270,7 @@ class Validation:
         self,
         frames: int,
         own: tuple[Tensor, int, np.ndarray, list[NamedDetections], list[Camera]],
-    ) -> Findings:
+    ) -> Unscored:
         # here, so that they are read once: what a fork has read ends with it
         self.processes.of_first(lambda: len(self._truth(frames)))
         shares = self.processes.gather(own)
@@ -280,7 +280,7 @@ class Validation:
         counts = sum(anchored).tolist()
         recall = {name: n / of for name, (n, of) in zip(self.classes, counts, strict=True) if of}
         by_turns = [divmod(index, len(shares)) for index in range(frames)]
-        return Findings(
+        return Unscored(
             named,
             sum(capped) / max(frames, 1),
             recall,
@@ -291,7 +291,7 @@ class Validation:
     def _draw(
         self, frames: Sequence[Frame], found: Sequence[NamedDetections]
     ) -> dict[str, np.ndarray]:
-        """Pictures of the frames, labels and findings from above."""
+        """Pictures of the frames from above, with their labels and what is found."""
         view, palette = View.of_grid(self.config.grid.range), Palette(self.classes)
         shown = [
             Shown(

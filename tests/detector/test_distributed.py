@@ -98,10 +98,10 @@ def _assert_validation_counts_every_frame(minute, output: Path) -> None:
     model.load_state_dict(weights)
     trainer = build_trainer(model, build_criterion(config), config.train, 1, group)
     validation = Validation(KittiDataset(root, "val"), config, group)
-    findings = validation(trainer.state.model, trainer.forward)
+    unscored = validation(trainer.state.model, trainer.forward)
     last = json.loads((output / "log.jsonl").read_text().splitlines()[-1])
-    assert len(findings.found) == 3
-    for name, loss in findings.losses.items():
+    assert len(unscored.found) == 3
+    for name, loss in unscored.losses.items():
         assert last[f"validation/{name}"] == pytest.approx(loss, rel=1e-4)
 
 

@@ -49,16 +49,16 @@ def minute(tmp_path_factory):
 
 
 def found_by(monkeypatch, minute, validation: Validation, forward=None) -> tuple:
-    """The findings, and the labels that the metric was given."""
+    """What is found, and the labels that the metric was given."""
     _, _, trainer = minute
     seen: list[Labels] = []
-    findings = validation(trainer.state.model, forward or trainer.forward)
+    unscored = validation(trainer.state.model, forward or trainer.forward)
     with monkeypatch.context() as patch:
         patch.setattr(module, "evaluate", lambda detections, *_: seen.extend(detections) or {})
-        validation.score(findings)
-    assert len(findings.found) == len(seen) == FRAMES
+        validation.score(unscored)
+    assert len(unscored.found) == len(seen) == FRAMES
     assert sum(map(len, seen)) > 10 * FRAMES
-    return findings, seen
+    return unscored, seen
 
 
 def assert_same(one: tuple, other: tuple) -> None:
@@ -130,16 +130,16 @@ def test_the_first_frames_are_drawn_as_by_themselves(minute, tmp_path):
     """And each is in TensorBoard under its name, though threads draw and write them."""
     config, frames, trainer = minute
     validation = Validation(frames, config, ALONE)
-    findings = validation(trainer.state.model, trainer.forward)
-    scores = Forked(partial(validation.score, findings)).result()
-    assert scores.result == validation.score(findings).result
+    unscored = validation(trainer.state.model, trainer.forward)
+    scores = Forked(partial(validation.score, unscored)).result()
+    assert scores.result == validation.score(unscored).result
     drawn, alone = scores.pictures, {}
     for index in range(DRAWN):
-        alone |= validation._draw([frames[index]], findings.found[index:])
+        alone |= validation._draw([frames[index]], unscored.found[index:])
     assert list(drawn) == list(alone) and len(drawn) == DRAWN
     assert all(np.array_equal(drawn[name], alone[name]) for name in drawn)
     monitor = Monitor(tmp_path, 0, 0, total_steps=2, epochs=1)
-    monitor.scores(1, findings, scores, scores.mean_ap)
+    monitor.scores(1, unscored, scores, scores.mean_ap)
     monitor.close()
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(board.Tags()["images"]) == set(drawn)
@@ -180,7 +180,7 @@ def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
         assert (predict is None) == (precision == "fp32")
         return trainer.forward(network, batch, predict)
 
-    findings = validation(model, forward)
+    unscored = validation(model, forward)
     sums = torch.zeros(len(validation.names), dtype=torch.float64)
     with evaluating(model):
         for batch, _ in validation._batches(range(FRAMES)):
@@ -188,5 +188,5 @@ def test_a_gpu_scores_the_network_as_inference_has_it(minute, precision):
             sums += losses.double().cpu() * len(batch.frame_ids)
     validation.close()
     want = dict(zip(validation.names, (sums / FRAMES).tolist(), strict=True))
-    assert findings.losses == pytest.approx(want, rel={"bf16": 2e-2}.get(precision, 3e-3))
+    assert unscored.losses == pytest.approx(want, rel={"bf16": 2e-2}.get(precision, 3e-3))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
