@@ -132,7 +132,7 @@ class Forked(Generic[Made]):
 
 def _answer(make: Callable[[], Any], answer: Connection) -> None:
     prepare_worker(None)
-    torch.set_num_threads(1)  # those of the process before are not there
+    torch.set_num_threads(1)  # a fork has no other threads
     try:
         answer.send((make(), None))
     except Exception as error:
