@@ -41,7 +41,7 @@ WARM_UP = 4000  # points
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
 Placed = tuple[Cloud, Placement | None]  # as it was given, and how it becomes the network's
-Result = tuple[Detections, list[Note]]  # and notes on points that were left out
+Result = tuple[Detections, list[Note]]  # and notes on points left out, and on the ground
 
 
 class Detector:
@@ -56,7 +56,7 @@ class Detector:
     a CPU computes with one thread, one on a GPU raises RuntimeError.
 
     Without a model, the weights `any`, for every LiDAR, replace the usual ones where the first scan
-    is unlike KITTI's; a line on stderr says so. They level the clouds by the
+    with enough points is unlike KITTI's; a line on stderr says so. They level the clouds by the
     medians of the first scans, see `data.checks.leveling`: one detector is for one sensor.
     """
 
@@ -80,7 +80,7 @@ class Detector:
             raise TypeError(f"Detector takes a Second and its Config, got {kinds}")
         device = _checked_device(device, precision)
         with woken(device), torch_defaults():  # beside it the weights are read and folded
-            # whether the first scan chooses between these weights and those for every LiDAR
+            # whether a scan is still to choose between these weights and those for every LiDAR
             self._chooses = model is None
             self._first, self._precision = Lock(), precision
             self.device, self.mounting = device, mounting
@@ -103,11 +103,15 @@ class Detector:
         self._graphs = FrameGraphs(self._inference, moves) if self.device.type == "cuda" else None
 
     def _choose(self, points: Cloud) -> None:
-        """Takes the weights for every LiDAR where the first scan is unlike KITTI's, and says so."""
+        """Takes the weights for every LiDAR where the first scan that tells is unlike KITTI's, and
+        says so."""
         with self._first:
-            if not self._chooses or not len(points):
+            if not self._chooses:
                 return
-            if why := unlike_kitti(self.mounting.to_network(as_tensor(points))):
+            why = unlike_kitti(self.mounting.to_network(as_tensor(points)))
+            if why is None:
+                return
+            if why:
                 print(f"weights: {ANY} is used instead, for every LiDAR: {why}", file=sys.stderr)
                 with woken(self.device), torch_defaults():
                     self._take(*load_network(ANY))
@@ -149,15 +153,14 @@ class Detector:
         return self._chooses or self._leveling is not None
 
     def forget(self) -> None:
-        """The next scan is of another recording."""
+        """The next scan is of another recording. Weights that a scan has chosen stay."""
         if self._leveling is not None:
             self._leveling = Leveling(self.mounting)
 
     def warm_up(self) -> None:
         """Detects once in points of no meaning: the first call is slow, e.g. it compiles kernels.
 
-        They are not a scan: the first scan chooses the weights, and the first scans tell where the
-        ground is.
+        They are not a scan: the first scans choose the weights and tell where the ground is.
         """
         low, high = np.array(self.config.grid.range, np.float32).reshape(2, 3)
         further = np.ones(self._width - 3, np.float32)
@@ -183,8 +186,9 @@ class Detector:
         further columns where the configuration names further features (`points`).
 
         The boxes are on the host. An empty cloud gives none. Raises ValueError for another shape or
-        type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, and of
-        points that were left out of any scan.
+        type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, of points
+        that were left out of any scan, and of any scan that is not levelled though the network
+        levels.
         """
         (found, notes), placed = self._alone(points)
         if not self._seen and len(points):
@@ -197,13 +201,14 @@ class Detector:
         return found
 
     def detect(self, points: Cloud) -> Result:
-        """As a call, but returns notes on the points that were left out instead of warning."""
+        """As a call, but returns notes instead of warning; the first scan is not examined."""
         return self._alone(points)[0]
 
     def detect_batch(self, clouds: Sequence[Cloud]) -> list[Result]:
         """As `detect` for each cloud. On a GPU up to 8 of them go through the network together,
         which takes less time per cloud; results differ by rounding from what `detect` finds."""
-        points = [self._checked(cloud) for cloud in clouds]
+        shaped = [self._shaped(cloud) for cloud in clouds]  # any of them may choose the weights
+        points = [self._placed(cloud) for cloud in shaped]
         most = MOST_TOGETHER if self._graphs is not None else 1
         batches = (points[first : first + most] for first in range(0, len(points), most))
         return [result for results in self._overlapped(batches) for result in results]
@@ -241,14 +246,10 @@ class Detector:
         features = self.config.points.features
         if self._leveling is None:
             return oddities(points[:, :4], grid, ground_z, features)
-        # levelling scales any intensity, and its doubt tells of the ground
+        # levelling scales any intensity, and tells of the ground itself
         features = tuple(name for name in features if name != INTENSITY)
         notes = oddities(points[:, :4], grid, ground_z, features)
-        notes = [note for note in notes if note.kind != "ground"]
-        if doubt := self._leveling.doubt:
-            text = f"the ground cannot be told, the clouds are not levelled: {doubt}"
-            notes.append(Note("ground", text))
-        return notes
+        return [note for note in notes if note.kind != "ground"] + _doubts(placement)
 
     def _alone(self, points: Cloud) -> tuple[Result, Placed]:
         """`detect`, and how the cloud was placed."""
@@ -302,14 +303,15 @@ class Detector:
             _brought_back(found, placement.mounting) if placement else found
             for found, (_, placement) in zip(outcome.detections, batch, strict=True)
         ]
+        doubts = [_doubts(placement) for _, placement in batch]
         if not (outcome.not_finite or outcome.capped):
-            return [(found, []) for found in detections]
+            return list(zip(detections, doubts, strict=True))
         if len(batch) > 1:  # the numbers are the batch's: each cloud's own are asked for
             return [
                 (found, self._detect([placed])[0][1])
                 for found, placed in zip(detections, batch, strict=True)
             ]
-        points, cap, notes = len(batch[0][0]), self.config.grid.max_voxels_test, []
+        points, cap, (notes,) = len(batch[0][0]), self.config.grid.max_voxels_test, doubts
         if outcome.not_finite:
             text = f"{outcome.not_finite} of {points} points are not finite: left out"
             notes.append(Note("not finite", text))
@@ -354,9 +356,9 @@ class Detector:
             kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
             others = self.config.points.others
             names = f" ({', '.join((*KITTI, *others))})" if others else ""
-            raise ValueError(
-                f"points: expected [P, {self._width}] float32{names}, got {list(shape)} {kind}"
-            )
+            bare = "; give intensities of 0" * (shape[1:] == (3,) and not others)
+            expected = f"expected [P, {self._width}] float32{names}"
+            raise ValueError(f"points: {expected}, got {list(shape)} {kind}{bare}")
         if self._chooses:
             self._choose(points)
         return points
@@ -365,6 +367,14 @@ class Detector:
 def _brought_back(found: Detections, mounting: Mounting) -> Detections:
     boxes = found.boxes.numpy()  # whose small steps are quicker than a tensor's
     return found._replace(boxes=torch.from_numpy(mounting.boxes_from_network(boxes)))
+
+
+def _doubts(placement: Placement | None) -> list[Note]:
+    """A note where levelling does not know the ground of a scan."""
+    if placement is None or not placement.doubt:
+        return []
+    text = f"the ground cannot be told, the clouds are not levelled: {placement.doubt}"
+    return [Note("ground", text)]
 
 
 def _parts(batch: Sequence[Placed]) -> tuple[list[Cloud], Moves]:

@@ -250,10 +250,10 @@ class LiveDetection:
             return
         end = time.perf_counter()
         self.statistics.add(end - start, end)
-        self.notes.add(scan.name, left_out)
         if not self._examined and len(scan.points):
             self._examined = True
-            self.notes.add(scan.name, self._detector.examine(scan.points))
+            left_out += self._detector.examine(scan.points)
+        self.notes.add(scan.name, left_out)
         frame = self._follow(scan, found)
         if self._scored:
             frame = frame._replace(scores=self._detector.score_map(scan.points))

@@ -45,7 +45,7 @@ from millisecond.tools.program import (
 EXAMPLE = """example:
   millisecond compare /data/kitti street:0-99 --output output/compare
 
-A set is a KITTI data set, a folder of .bin or .npy scans (without labels), or street:FIRST-LAST,
+A set is a KITTI data set, a folder of scans in files (without labels), or street:FIRST-LAST,
 streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marked. --shift-z and
 --turn move scans in files, not streets.
 """

@@ -520,7 +520,8 @@ class Detecting:
         unusual = not facts.usual and self._unusual <= UNUSUAL
         if self._done <= FIRST or self._done % EVERY == 0 or unusual:
             new.examined += 1
-            new.oddities.add(scan.title, self._detector.examine(scan.points))
+            seen = self._detector.examine(scan.points)
+            new.oddities.add(scan.title, [note for note in seen if note not in left_out])
 
 
 class _Part:

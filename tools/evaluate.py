@@ -545,16 +545,29 @@ def from_files(options: argparse.Namespace) -> SplitDetections:
     how = {"crop": crop, "points": columns, "velocities": tells_velocities(options.root)}
     dataset = open_dataset(options.root, split, options.classes or (), **how)
     find_detections(options.detections, dataset.frame_ids)
-    names = set(names_in(options.detections, dataset.frame_ids))
+    names = found_names = set(names_in(options.detections, dataset.frame_ids))
     objects, detections, velocities = [], [], []
     for frame in progress(dataset, "scoring"):
         found = read_detections(options.detections, frame.frame_id, frame.calibration)
         objects.append(objects_of(frame, columns.features))
         detections.append(detections_in(frame, found))
         velocities.append(velocity_errors(labelled(frame), found))
-        names |= set(map(str, frame.names))
+        names = names | set(map(str, frame.names))
+    _tell_of_names(options.classes, names, names - found_names)
     classes = options.classes or sorted(names)
     return SplitDetections(dataset.frame_ids, objects, detections, classes, dataset, velocities)
+
+
+def _tell_of_names(wanted: Sequence[str] | None, known: set[str], labelled: set[str]) -> None:
+    """Prints what may be wrong with the classes. known: by labels or results; labelled: by labels
+    alone."""
+    for name in wanted or ():
+        if name not in known:
+            near = nearest(name, sorted(known))
+            print(f"note: neither labels nor results name {name!r}{near}", file=sys.stderr)
+    if labelled and not wanted:
+        few = f"{', '.join(sorted(labelled))}: no result names them, they count 0 in the mean"
+        print(f"note: {few}; --classes can leave them out", file=sys.stderr)
 
 
 def tells_velocities(root: Path) -> bool:

@@ -17,6 +17,7 @@ STEEPEST = 1.2  # rise per metre of planes that are tried
 TILTED = 10.0  # degrees from which on a sensor is not levelled
 HEIGHTS = (-0.7, 5.0)  # metres of the origin above the ground
 SHARE = 0.25  # of the lowest points: so many must be on the ground
+ON, UNDER = 0.68, 0.28  # of the points near the plane: so many lie on it, or so many below it
 DOUBT = 20.0  # square metres: as many as these hold the plane level where the points do not tell
 
 
@@ -54,6 +55,8 @@ def ground_of(points: Tensor) -> GroundPlane | str:
     height = -fit.level * math.cos(math.radians(tilt))
     if fit.on < SHARE or fit.below > fit.on / 2:
         return f"{fit.on:.0%} of the lowest points lie on one plane, {fit.below:.0%} below it"
+    if _is_edge(fit, points):
+        return "the points end above a plane, as if the ground had been cut away"
     if tilt > TILTED:
         return f"the sensor seems to be tilted by {tilt:.0f} degrees, more than {TILTED:g}"
     if not HEIGHTS[0] < height < HEIGHTS[1]:
@@ -86,6 +89,17 @@ def plane_of(points: Tensor) -> Fit | str:
     below = float((weight * (off < -BELOW)).sum() / weight.sum())
     slope_x, slope_y, level = plane.tolist()
     return Fit(slope_x, slope_y, level, on, below)
+
+
+def _is_edge(fit: Fit, points: Tensor) -> bool:
+    """Whether the plane is the lower end of what stands on the ground: of its points few lie below
+    it, and they are no denser on it than above."""
+    step = max(1, len(points) // LOOKED_AT) | 1
+    found = points[::step, :3].cpu().numpy().astype(np.float64)
+    away, above = np.hypot(found[:, 0], found[:, 1]), fit.above(found)
+    above = above[(away > NEAR[0]) & (away < NEAR[1]) & (np.abs(above) < WITHIN[0])]
+    on, under = (np.abs(above) < WITHIN[1]).sum(), (above < 0).sum()
+    return bool(on < ON * len(above) and under < UNDER * len(above))
 
 
 def _above(planes: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ class Placement:
 
     mounting: Mounting
     full: float = 1.0  # intensity that becomes 1; infinite: there are none, all become 0
+    doubt: str = ""  # why the ground cannot be told, as part of a line
 
     @cached_property
     def move(self) -> Move:
@@ -46,14 +47,14 @@ class Leveling:
 
     Height, tilt and full intensity are the medians of the first SCANS scans, then they stay. A scan
     with its ground elsewhere begins anew: it is another sensor's. A scan whose ground cannot be
-    told stays as it is, or as the mounting has it; `doubt` says why, as part of a line.
+    told stays as it is, or as the mounting has it; its placement says why.
     """
 
     def __init__(self, mounting: Mounting | None = None):
         """mounting: the user's. Its turn always holds; where it lifts, no ground is looked for."""
         self._given = mounting or Mounting()
         self._known = bool(self._given.shift_z or any(self._given.slopes))
-        self.now, self.doubt = Placement(self._given, math.inf), ""
+        self.now = Placement(self._given, math.inf)
         self._grounds: list[GroundPlane] = []
         self._fulls: list[float] = []
 
@@ -71,12 +72,12 @@ class Leveling:
             if not (moved <= APART).all():
                 self._grounds, self._fulls = [], self._fulls[-1:]
             self._grounds.append(found)
-        self.doubt = found if isinstance(found, str) and not self._grounds else ""
+        doubt = found if isinstance(found, str) and not self._grounds else ""
         mounting = self._given
         if self._grounds:
             x, y, height = np.median(self._grounds, axis=0).tolist()
             mounting = Mounting(height - HEIGHT, mounting.turn, (x, y))
-        self.now = Placement(mounting, float(np.median(self._fulls or [math.inf])))
+        self.now = Placement(mounting, float(np.median(self._fulls or [math.inf])), doubt)
         return self.now
 
     @property
@@ -131,16 +132,21 @@ def leveled(frame: Frame, wanted: bool = True) -> tuple[Frame, Mounting]:
 KITTI_TOP, TOPS = 4.0, 0.02  # degrees above which KITTI's sensor sees less than this share
 KITTI_DENSE = 150.0  # points per degree of azimuth: half of KITTI's
 KITTI_GROUND = 0.2  # share of its near points
+KITTI_CLOSE = 0.5  # share of its points that are nearer than where the ground is looked for
+NOTHING = 0.5  # metres: what is nearer was not measured
 
 
-def unlike_kitti(points: Tensor) -> str:
-    """How a scan [P, 4 or more] differs from KITTI's, as a part of a line; empty where it does not,
-    and of few points, which tell nothing. A look at 2,000 points."""
+def unlike_kitti(points: Tensor) -> str | None:
+    """How a scan [P, 4 or more] differs from KITTI's, as a part of a line: empty where it does not,
+    None where too few points were measured to tell. A look at 2,000 points."""
     some = points[:: max(1, len(points) // 2000) | 1, :4].cpu().numpy()
     x, y, z, intensity = some[np.isfinite(some).all(axis=1)].T
     away = np.hypot(x, y)
-    if np.count_nonzero(away > NEAR[0]) < 10 * FEW:
-        return ""
+    measured = away[away > NOTHING]
+    if len(measured) < 10 * FEW:
+        return None
+    if (close := (measured < NEAR[0]).mean()) > KITTI_CLOSE:
+        return f"{close:.0%} of its points are within {NEAR[0]:g} m"
     up = np.degrees(np.arctan2(z, away))[away > NEAR[0]]
     wide = 5 * np.count_nonzero(np.histogram(np.arctan2(y, x), 72, (-np.pi, np.pi))[0] > 2)
     if (up > KITTI_TOP).mean() > TOPS:

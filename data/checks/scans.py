@@ -190,10 +190,10 @@ class Tally:
         self._count: Counter[str] = Counter()
 
     def add(self, name: str, notes: Sequence[Note]) -> None:
-        """name: of the scan."""
-        for note in notes:
-            self._first.setdefault(note.kind, f"{name}: {note.text}")
-            self._count[note.kind] += 1
+        """name: of the scan, which counts once for each kind."""
+        for kind, text in {note.kind: note.text for note in reversed(notes)}.items():
+            self._first.setdefault(kind, f"{name}: {text}")
+            self._count[kind] += 1
 
     def update(self, other: Tally) -> None:
         """What another one has noted."""

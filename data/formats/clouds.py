@@ -124,9 +124,12 @@ def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
     points = mapped_array(path)
     if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
         raise ValueError(f"{path}: not an array of floating-point numbers")
-    _require_columns(points, columns, path)
+    bare = tuple(columns) == KITTI and points.ndim == 2 and points.shape[1] == len(AXES)
+    _require_columns(points, AXES if bare else columns, path)
+    scan = np.zeros((len(points), len(columns)), np.float32)  # without intensities they are 0
     with np.errstate(over="ignore"):
-        return np.array(points, np.float32, order="C")  # not mapped any more
+        scan[:, : points.shape[1]] = points
+    return scan
 
 
 def las_fields(path: Path) -> dict[str, np.ndarray]:

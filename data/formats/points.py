@@ -196,9 +196,10 @@ def require_scan(
         return
     finite = points if np.isfinite(points).all() else points[np.isfinite(points).all(axis=1)]
     if 2 * len(finite) < len(points):
+        count = f"{len(points) - len(finite)} of {len(points)} {_wild(points)}"
         raise ValueError(
-            f"{source}: {len(points) - len(finite)} of {len(points)} points are not finite "
-            "numbers; this is not a scan of float32 (x, y, z, intensity)"
+            f"{source}: {count} are not finite numbers; this is not a scan of float32 "
+            "(x, y, z, intensity)"
         )
     _require_no_map(finite, source)
     size = np.abs(finite)
@@ -215,6 +216,11 @@ def require_scan(
         )
     x, y, z = finite[:, :3].T.astype(np.float64)
     on_axis = (x != 0) & (y == 0) & (z == 0)
+    if len(points) > 99 and not points[1::2, :3].any() and points[::2, :3].any():
+        raise ValueError(
+            f"{source}: every second point is 0, 0, 0; the file seems to have 8 columns, write it "
+            "with the four x, y, z, intensity"
+        )
     if on_axis.mean() > ON_AXIS:
         raise ValueError(
             f"{source}: {on_axis.mean():.0%} of its points have y = z = 0; the file seems to have "
@@ -252,7 +258,7 @@ def _beyond_doubt(points: np.ndarray) -> bool:
         and count(intensity < 0) <= WRONG * most
         and count((across == 0) & (x != 0)) <= ON_AXIS * most
         and count(distance > (FARTHEST / 2) ** 2) < most
-        and count(distance < LEAST**2) < most
+        and count(distance < LEAST**2) < 0.8 * most  # of 8 columns half are filling
     )
 
 
@@ -267,6 +273,11 @@ def _require_no_map(points: np.ndarray, source: object) -> None:
             "of a map (UTM?), not of the sensor; subtract the sensor's place in float64 before "
             f"they are written as float32, e.g. points[:, :2] -= ({x:.0f}, {y:.0f})"
         )
+
+
+def _wild(points: np.ndarray) -> str:
+    """What is not finite in points of which half are not."""
+    return "intensities" if np.isfinite(points[:, :3]).all(axis=1).mean() > 0.5 else "points"
 
 
 def _columns(points: np.ndarray, columns: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.files import file_system, is_uri, read_text, require
+from millisecond.data.files import file_system, is_uri, led_to, read_text, require
 from millisecond.data.folder.dataset import read_recording
 from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.kitti.layout import RECORDING
@@ -111,10 +111,16 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
     """All that it holds, hidden files left out; of a drive or a data set the clouds."""
     clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
     empty = True
-    for place, folders, files in os.walk(clouds, onerror=_raise):
-        here = Path(place)
+    ways = {str(clouds): (led_to(clouds),)}  # of each folder: where it and the folders above it are
+    for place, folders, files in os.walk(clouds, onerror=_raise, followlinks=True):
+        here, way = Path(place), ways.pop(place)
         bags = [name for name in folders if is_bag(here / name)]
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in bags)
+        for name in [*folders]:
+            end = led_to(here / name)
+            ways[os.path.join(place, name)] = (*way, end)
+            if end in way:  # a link to a folder above it
+                folders.remove(name)
         for name in sorted(name for name in [*files, *bags] if name[0] != "."):
             path = here / name
             below = path.relative_to(clouds)

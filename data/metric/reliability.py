@@ -42,7 +42,8 @@ def format_reliability(classes: Mapping[str, Sequence[Mapping[str, float | int]]
     lines = ["reliability: mean score and share of right boxes in 3-D, in percent, by score"]
     wide = max(14, *(len(name) + 1 for name in classes), 0)
     narrow = 8 if wide == 14 else 7
-    lines.append(f"{'':{wide + 6}}" + "".join(f"{title:>{narrow}}" for title in bins))
+    titles = bins if narrow == 8 else [title.replace("0.", ".") for title in bins]
+    lines.append(f"{'':{wide + 6}}" + "".join(f"{title:>{narrow}}" for title in titles))
     for name, rows in classes.items():
         known = {f"{row['low']:g}-{row['high']:g}": row for row in rows}
         for key, factor in (("boxes", 1), ("score", 100), ("right", 100)):

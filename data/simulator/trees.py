@@ -219,7 +219,9 @@ def _write_cloud(path: Path, points: np.ndarray) -> None:
         if path.suffix == ".pcd":
             write_pcd(temporary, points)
         else:
-            points.astype("<f4").tofile(temporary)
+            temporary.write_bytes(
+                points.astype("<f4").tobytes()
+            )  # unlike tofile it tells of a full disk
 
 
 def calibration_text(camera: Calibration) -> str:

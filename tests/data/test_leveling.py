@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from millisecond.data.boxes import points_in_boxes
-from millisecond.data.checks.ground import GroundPlane, ground_of
+from millisecond.data.checks.ground import GroundPlane, ground_of, plane_of
 from millisecond.data.checks.leveling import (
     SCANS,
     Leveling,
@@ -18,7 +18,7 @@ from millisecond.data.checks.leveling import (
     unlike_kitti,
 )
 from millisecond.data.checks.sensor import Mounting
-from millisecond.data.formats.clouds import read_points
+from millisecond.data.formats.clouds import read_points, read_scan
 from millisecond.data.simulator import simulate
 from millisecond.data.simulator.sensors import AnySensor, Sensor, VariedKitti, find_sensor
 from millisecond.ops.transfer import UNMOVED
@@ -80,8 +80,20 @@ def test_what_has_no_ground_is_told_and_left():
         leveling = Leveling()
         level = leveling(torch.from_numpy(cloud))
         assert not level.mounting
-        assert leveling.doubt and "\n" not in leveling.doubt
-        assert said in leveling.doubt, leveling.doubt
+        assert leveling.now.doubt and "\n" not in leveling.now.doubt
+        assert said in leveling.now.doubt, leveling.now.doubt
+
+
+@pytest.mark.parametrize("high", [0.3, 0.8])
+def test_a_ground_that_was_cut_away_is_told(scans, high):
+    """Of most scans; where nothing is cut the ground is found in all."""
+    told = []
+    for frame in scans:
+        fit = plane_of(torch.from_numpy(frame.points))
+        found = ground_of(torch.from_numpy(frame.points[fit.above(frame.points) > high]))
+        told.append(isinstance(found, str))
+    assert np.mean(told) > 0.55
+    assert all(isinstance(ground_of(torch.from_numpy(one.points)), GroundPlane) for one in scans)
 
 
 @pytest.mark.parametrize("scale", [1.0, 255.0, 65535.0])
@@ -123,15 +135,15 @@ def test_scans_that_do_not_follow_one_another_are_levelled_by_themselves(turned)
     leveling = Leveling()
     leveling(points)
     assert leveling(other).mounting == Leveling()(other).mounting
-    assert not leveling.doubt
+    assert not leveling.now.doubt
 
 
 def test_a_doubt_ends_with_a_scan_that_has_a_ground():
     leveling = Leveling()
     leveling(torch.rand(2000, 4))
-    assert leveling.doubt
+    assert leveling.now.doubt
     leveling(torch.from_numpy(simulate(4, crop=False).points))
-    assert not leveling.doubt
+    assert not leveling.now.doubt
 
 
 def test_a_placement_moves_points_as_its_mounting_does():
@@ -190,6 +202,17 @@ def test_scans_of_kittis_sensor_are_like_kittis():
     assert np.mean([bool(why) for why in other]) > 0.8
 
 
+def test_what_surrounds_a_sensor_closely_is_unlike_kittis():
+    """What a sensor gives for rays without an echo, at its own place, tells nothing."""
+    points = simulate(1).points
+    near = points * np.float32([0.1, 0.1, 0.1, 1])
+    assert "within 3 m" in unlike_kitti(torch.from_numpy(near))
+    for few in (points[::50], points * np.float32(0), points * np.float32(math.nan), points[:0]):
+        assert unlike_kitti(torch.from_numpy(few)) is None
+    many = np.concatenate([points, 0 * points])
+    assert unlike_kitti(torch.from_numpy(many)) == ""
+
+
 def test_real_frames_of_kitti_are_like_kittis(kitti):
     for path in sorted(kitti.glob("training/velodyne/*.bin")):
         points = torch.from_numpy(read_points(path))
@@ -206,3 +229,5 @@ def test_real_frames_of_other_sensors(sensors):
     for path in sorted((sensors / "other" / "argoverse2").glob("*.npy")):
         points = torch.from_numpy(np.load(path))
         assert ground_of(points).height == pytest.approx(0.33, abs=0.05) and unlike_kitti(points)
+    for path in sorted(sensors.glob("hesai_*/*.pcd")):  # in a room
+        assert "within 3 m" in unlike_kitti(torch.from_numpy(read_scan(path)))

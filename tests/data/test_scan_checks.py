@@ -63,6 +63,14 @@ NO_SCANS = {
         lambda p: np.insert(np.insert(p, 3, 1, 1), [5, 5, 5], 0, 1).reshape(-1, 4),
         "seems to have 8 columns",
     ),
+    "eight columns, the last four 0": (
+        lambda p: np.c_[p, 0 * p].reshape(-1, 4),
+        "seems to have 8 columns",
+    ),
+    "no intensities": (
+        lambda p: p * np.float32([1, 1, 1, np.nan]),
+        "intensities are not finite",
+    ),
     "wild intensities": (lambda p: p + np.float32([0, 0, 0, 1e30]), "far too"),
     "no numbers": (lambda p: p * np.float32(np.nan), "are not finite"),
     "zeros": (lambda p: p * 0, "nothing was measured"),
@@ -190,6 +198,10 @@ def test_arrays_in_npy(tmp_path, street):
         np.testing.assert_array_equal(points, street.astype(kind).astype(np.float32))
     np.save(tmp_path / "scan.npy", np.asfortranarray(street))
     np.testing.assert_array_equal(read_points(tmp_path / "scan.npy"), street)
+    np.save(tmp_path / "scan.npy", street[:, :3])  # without intensities
+    bare = street * np.float32([1, 1, 1, 0])
+    np.testing.assert_array_equal(read_points(tmp_path / "scan.npy"), bare)
+    np.testing.assert_array_equal(read_scan(tmp_path / "scan.npy"), bare)
 
 
 def header(claim: str) -> bytes:

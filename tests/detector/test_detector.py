@@ -88,6 +88,42 @@ def test_a_scan_unlike_kittis_brings_the_weights_for_every_lidar(any_there, caps
     assert torch.equal(after(points).boxes, found[0].boxes)
 
 
+@pytest.mark.parametrize("poor", ["zeros", "not finite", "few"])
+def test_a_scan_that_tells_nothing_leaves_the_choice_to_the_next(any_there, poor):
+    points = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
+    first = {
+        "zeros": 0 * points,
+        "not finite": points * np.float32(np.nan),
+        "few": points[::100].copy(),
+    }[poor]
+    detector = Detector(device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScanWarning)
+        detector(first)
+        assert not detector.config.grid.level and detector.remembers
+        found = detector(points)
+        assert detector.config == any_there
+        assert torch.equal(found.boxes, Detector.from_weights("any", "cpu")(points).boxes)
+    # of a batch, too, all go through the network that one of them has chosen
+    made = Detector(device="cpu"), Detector.from_weights("any", "cpu")
+    (one, _), (other, _) = (detector.detect_batch([first, points]) for detector in made)
+    assert torch.equal(one[0].boxes, other[0].boxes)
+
+
+def test_a_ground_that_is_lost_is_told_whichever_the_scan(any_there):
+    points = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
+    tilted = Mounting(slopes=(0.6, 0.0)).to_network(points)
+    detector = Detector.from_weights("any", "cpu")
+    notes = [detector.detect(one)[1] for one in (points, tilted, points)]
+    assert [[note.kind for note in one] for one in notes] == [[], ["ground"], []]
+    detector = Detector.from_weights("any", "cpu")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for one in (points, tilted, tilted):
+            detector(one)
+    assert ["ground cannot be told" in str(one.message) for one in told] == [True]
+
+
 def test_what_warms_up_is_not_a_scan(any_there, capsys):
     warm = Detector(device="cpu")
     warm.warm_up()

@@ -528,6 +528,17 @@ def test_names_of_scans(tmp_path, scans):
     assert all(isinstance(one, ScanFile) for one in find_inputs([str(scans)]))
 
 
+def test_folders_behind_links_are_searched(tmp_path):
+    """But never the same one in a circle."""
+    for name in ("data/monday/a", "drive/b", "other/c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        cloud(9).tofile(tmp_path / f"{name}.bin")
+    for link, end in (("monday", "../data/monday"), ("self", "."), ("other", "../other")):
+        (tmp_path / "drive" / link).symlink_to(end)
+    (tmp_path / "other" / "back").symlink_to("../drive")
+    assert names(tmp_path / "drive") == ["b", "monday/a", "other/c"]
+
+
 def test_sources_that_cannot_be_read(tmp_path, scans):
     (scans / "list.txt").write_text("000.bin\nnone.bin\n")
     (scans / "empty.txt").write_text("\n")

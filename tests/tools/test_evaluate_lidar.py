@@ -88,6 +88,11 @@ def test_all_classes_of_labels_and_results_are_scored(folder, tmp_path, capsys):
     assert list(json.loads((tmp_path / "ap.json").read_text())["classes"]) == [
         *("Car", "Lorry", "Man")
     ]
+    assert "note: Man: no result names them" in capsys.readouterr().err
+    assert main([*files, "--classes", "Car", "lorry"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("note:") == 1
+    assert "nor results name 'lorry'; the nearest legal name is 'Lorry'" in said
     (tmp_path / "results" / "b.json").unlink()
     assert main(files) == 2 and "b.txt: no such file" in capsys.readouterr().err
     write_results(tmp_path / "results", {"a": [], "b": []})
