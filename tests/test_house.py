@@ -17,7 +17,7 @@ FLOORS = ("ops", "data", "detector", "tools")
 PLACES = (*FLOORS, "examples")
 LIMITS = {
     "code files beside the tests, without ops/lab": 360,
-    "lines of code outside ops/lab": 71_925,
+    "lines of code outside ops/lab": 71_998,
     "import circles": 0,
     "class names that occur twice": 5,
     "Python files that a scan on a CPU runs through": 18,
@@ -37,7 +37,7 @@ def watched(action):
 """
 SCAN = """
 from millisecond import Detector
-detector = Detector(device="cpu")
+detector = Detector.from_weights("second_small", "cpu")
 watched(lambda: detector(cloud))
 """
 STEP = """

@@ -92,8 +92,8 @@ def plane_of(points: Tensor) -> Fit | str:
 
 
 def _is_edge(fit: Fit, points: Tensor) -> bool:
-    """Whether the plane is the lower end of what stands on the ground: of its points few lie below
-    it, and they are no denser on it than above."""
+    """Whether the plane is the lower end of walls and other objects: few points lie below it, and
+    they lie as densely above it as on it."""
     step = max(1, len(points) // LOOKED_AT) | 1
     found = points[::step, :3].cpu().numpy().astype(np.float64)
     away, above = np.hypot(found[:, 0], found[:, 1]), fit.above(found)

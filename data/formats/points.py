@@ -276,7 +276,7 @@ def _require_no_map(points: np.ndarray, source: object) -> None:
 
 
 def _wild(points: np.ndarray) -> str:
-    """What is not finite in points of which half are not."""
+    """A word for the numbers that are not finite."""
     return "intensities" if np.isfinite(points[:, :3]).all(axis=1).mean() > 0.5 else "points"
 
 

@@ -111,7 +111,8 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
     """All that it holds, hidden files left out; of a drive or a data set the clouds."""
     clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
     empty = True
-    ways = {str(clouds): (led_to(clouds),)}  # of each folder: where it and the folders above it are
+    # of each folder: where it is, and where the folders above it are
+    ways: dict[str, tuple[Path, ...]] = {str(clouds): (led_to(clouds),)}
     for place, folders, files in os.walk(clouds, onerror=_raise, followlinks=True):
         here, way = Path(place), ways.pop(place)
         bags = [name for name in folders if is_bag(here / name)]

@@ -149,6 +149,8 @@ class SparseConvTensor:
         copy.spatial_shape = [*shape] if type(shape) is list else whole_numbers(shape)
         return copy
 
+    __copy__ = shadow_copy
+
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
         """The rows that a mask [N] or row numbers choose."""
         chosen = self.replace_feature(self._features[valid_indices])
@@ -210,7 +212,7 @@ def _names(kind: type[SparseConvTensor]) -> list[str]:
 
 def whole_numbers(values: Iterable) -> list[int]:
     """A list, tuple, tensor or array of numbers as a list of ints."""
-    return values.tolist() if isinstance(values, Tensor) else [int(value) for value in values]
+    return [int(value) for value in (values.tolist() if isinstance(values, Tensor) else values)]
 
 
 def expand_nd(ndim: int, val: int | Sequence[int] | Tensor) -> list[int]:

@@ -219,8 +219,9 @@ def _chain(blocks: Sequence[Block], features: Tensor) -> ConvChain:
     state = dtype, tf32_allowed(), eps, [(id(t), t.data_ptr(), t._version) for t in tensors]
     kept = blocks[0].layer._kept_weight()
     if kept.folded is None or kept.folded[0] != state:
-        # the tensors are kept with it, so that no other can get one's id
-        kept.folded = state, tensors, _fold(blocks, dtype)
+        # the tensors and what they hold now are kept: no other can get one's id or place
+        sources = [*tensors, *[tensor.detach() for tensor in tensors]]
+        kept.folded = state, sources, _fold(blocks, dtype)
     return kept.folded[2]
 
 

@@ -6,6 +6,7 @@ Voxels are numbered in the order of their first points, on a GPU too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext as nullcontext  # programs import it from here
 from typing import Any, NamedTuple
@@ -54,7 +55,8 @@ class PointToVoxel:
         self.coors_range = [float(x) for x in (*reversed(low), *reversed(high))]
         axes = zip(reversed(low), reversed(high), self.vsize, strict=True)
         try:
-            self.grid_size = [round((b - a) / size) for a, b, size in axes]
+            # half of a cell is one, as in spconv
+            self.grid_size = [math.floor((b - a) / size + 0.5) for a, b, size in axes]
         except ArithmeticError:
             raise ValueError(
                 f"vsize_xyz: {vsize_xyz} does not divide the range {coors_range_xyz}"

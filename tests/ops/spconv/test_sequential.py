@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -118,6 +119,20 @@ def test_kept_weights_follow_their_tensors():
         half = net.to(torch.bfloat16)
         y = half(x.replace_feature(x.features.bfloat16()))
         assert y.features.dtype == torch.bfloat16
+
+
+def test_kept_weights_follow_data_that_is_replaced_twice():
+    """The second time a tensor may get the memory of the first one."""
+    net = spconv.SparseSequential(block(4, 16), block(16, 32)).eval()
+    x, weight, places = tensor(), net[1][0].weight, []
+    with torch.no_grad():
+        for _ in range(8):
+            wanted = one_by_one(copy.deepcopy(net), x).features
+            torch.testing.assert_close(net(x).features, wanted)
+            places.append(weight.data_ptr())
+            weight.data = weight.data * 0.7
+            weight.data = weight.data * 0.7
+    assert all(one != other for one, other in pairwise(places))
 
 
 def test_hooks_see_every_module():

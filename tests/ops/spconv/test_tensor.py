@@ -38,7 +38,10 @@ class Numbers(SimpleNamespace):
 
 @pytest.mark.parametrize(
     "shape",
-    [list(SHAPE), SHAPE, torch.tensor(SHAPE), torch.Size(SHAPE), Numbers(values=(5.0, 6.0, 7.0))],
+    [
+        *(list(SHAPE), SHAPE, torch.tensor(SHAPE), torch.tensor(SHAPE) * 1.0, torch.Size(SHAPE)),
+        Numbers(values=(5.0, 6.0, 7.0)),
+    ],
 )
 def test_shapes_and_batch_sizes_of_any_kind(shape):
     x = tensor()
@@ -240,6 +243,9 @@ def test_copies_and_pickles_of_layers_and_tensors():
         for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
             assert_same(other(x).features, expected)
             assert_same(net(pickle.loads(pickle.dumps(x))).features, expected)
+    down = spconv.SparseConv3d(4, 4, 2, 2, bias=False, indice_key="down").double()(x)
+    up = spconv.SparseInverseConv3d(4, 4, 2, "down", bias=False).double()
+    assert_same(up(copy.copy(down)).features, up(down).features)
 
 
 @pytest.mark.parametrize(

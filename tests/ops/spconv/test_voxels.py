@@ -37,6 +37,14 @@ def by_loop(points, most_voxels, most_points):
     return voxels, ids
 
 
+def test_half_of_a_cell_at_the_end_is_a_cell():
+    """As spconv 2.3.8 has it: 12.5 and 6.5 cells are 13 and 7."""
+    generator = utils.PointToVoxel([0.4] * 3, [0, 0, -2, 4, 2.6, 3], 4, 100, 3)
+    assert generator.grid_size == [13, 7, 10]
+    points = torch.tensor([[0.1, 0.1, 2.95, 0], [0.1, 0.1, 1, 0]])
+    assert generator(points)[1].tolist() == [[12, 0, 0], [7, 0, 0]]
+
+
 @pytest.mark.parametrize(("most_voxels", "most_points"), [(1000, 10), (9, 2), (1, 1)])
 @pytest.mark.parametrize("empty_mean", [False, True])
 def test_voxels(most_voxels, most_points, empty_mean):
