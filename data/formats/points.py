@@ -216,7 +216,7 @@ def require_scan(
         )
     x, y, z = finite[:, :3].T.astype(np.float64)
     on_axis = (x != 0) & (y == 0) & (z == 0)
-    if len(points) > 99 and not points[1::2, :3].any() and points[::2, :3].any():
+    if len(finite) == len(points) > 99 and not finite[1::2, :3].any() and finite[::2, :3].any():
         raise ValueError(
             f"{source}: every second point is 0, 0, 0; the file seems to have 8 columns, write it "
             "with the four x, y, z, intensity"
