@@ -545,29 +545,27 @@ def from_files(options: argparse.Namespace) -> SplitDetections:
     how = {"crop": crop, "points": columns, "velocities": tells_velocities(options.root)}
     dataset = open_dataset(options.root, split, options.classes or (), **how)
     find_detections(options.detections, dataset.frame_ids)
-    names = found_names = set(names_in(options.detections, dataset.frame_ids))
+    found_names, labelled_names = set(names_in(options.detections, dataset.frame_ids)), set[str]()
     objects, detections, velocities = [], [], []
     for frame in progress(dataset, "scoring"):
         found = read_detections(options.detections, frame.frame_id, frame.calibration)
         objects.append(objects_of(frame, columns.features))
         detections.append(detections_in(frame, found))
         velocities.append(velocity_errors(labelled(frame), found))
-        names = names | set(map(str, frame.names))
-    _tell_of_names(options.classes, names, names - found_names)
-    classes = options.classes or sorted(names)
+        labelled_names.update(map(str, frame.names))
+    classes = options.classes or sorted(found_names | labelled_names)
+    _tell_of_names([name for name in classes if name not in found_names], labelled_names)
     return SplitDetections(dataset.frame_ids, objects, detections, classes, dataset, velocities)
 
 
-def _tell_of_names(wanted: Sequence[str] | None, known: set[str], labelled: set[str]) -> None:
-    """Prints what may be wrong with the classes. known: by labels or results; labelled: by labels
-    alone."""
-    for name in wanted or ():
-        if name not in known:
-            near = nearest(name, sorted(known))
+def _tell_of_names(unfound: Sequence[str], labelled: set[str]) -> None:
+    """Tells of classes that no result names: none was found, or the name is a mistake."""
+    for name in unfound:
+        if name in labelled:
+            print(f"note: {name}: no result names it, it counts 0 in the mean", file=sys.stderr)
+        else:
+            near = nearest(name, sorted(labelled))
             print(f"note: neither labels nor results name {name!r}{near}", file=sys.stderr)
-    if labelled and not wanted:
-        few = f"{', '.join(sorted(labelled))}: no result names them, they count 0 in the mean"
-        print(f"note: {few}; --classes can leave them out", file=sys.stderr)
 
 
 def tells_velocities(root: Path) -> bool:

@@ -24,6 +24,7 @@ from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.data.simulator.sensors import street_sensor
 from millisecond.detector.config import Config, load_config
 from millisecond.detector.config_check import data_warnings
+from millisecond.detector.training.checkpoints import BEST
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.outcome import advice, outcome_of, read_records, table
 from millisecond.detector.training.run import Training, build_training
@@ -181,8 +182,8 @@ def report(training: Training, options: argparse.Namespace) -> str:
     if best is not None and best.mean > 0:
         lines[0] += f": the best AP in validation was {best.mean:.1f}, after epoch {best.epoch}"
     lines += ["", *table(outcome), "", f"weights: {last}, after the last epoch"]
-    if best is not None:
-        lines.append(f"         {output / 'best.safetensors'}, after epoch {best.epoch}")
+    if best is not None and (output / BEST).is_file():
+        lines.append(f"         {output / BEST}, after epoch {best.epoch}")
     lines.append(f"curves:  tensorboard --logdir {shlex.quote(str(output))}")
     data, results = [["--root", options.root], ["--split", options.val_split]], output / "results"
     lines += ["", "next:"]

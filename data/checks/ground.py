@@ -17,7 +17,8 @@ STEEPEST = 1.2  # rise per metre of planes that are tried
 TILTED = 10.0  # degrees from which on a sensor is not levelled
 HEIGHTS = (-0.7, 5.0)  # metres of the origin above the ground
 SHARE = 0.25  # of the lowest points: so many must be on the ground
-ON, UNDER = 0.68, 0.28  # of the points near the plane: so many lie on it, or so many below it
+UNDER = 0.28  # of the points within WITHIN of the ground: so many lie below the plane
+DENSE = 0.5  # of the number of points up to WITHIN above the ground: fewer lie next above them
 DOUBT = 20.0  # square metres: as many as these hold the plane level where the points do not tell
 
 
@@ -55,12 +56,12 @@ def ground_of(points: Tensor) -> GroundPlane | str:
     height = -fit.level * math.cos(math.radians(tilt))
     if fit.on < SHARE or fit.below > fit.on / 2:
         return f"{fit.on:.0%} of the lowest points lie on one plane, {fit.below:.0%} below it"
-    if _is_edge(fit, points):
-        return "the points end above a plane, as if the ground had been cut away"
     if tilt > TILTED:
         return f"the sensor seems to be tilted by {tilt:.0f} degrees, more than {TILTED:g}"
     if not HEIGHTS[0] < height < HEIGHTS[1]:
         return f"the ground seems to be at z = {-height:.1f}"
+    if _is_edge(fit, points):
+        return "the points end above a plane, as if the ground had been cut away"
     return GroundPlane(fit.slope_x, fit.slope_y, height)
 
 
@@ -93,13 +94,12 @@ def plane_of(points: Tensor) -> Fit | str:
 
 def _is_edge(fit: Fit, points: Tensor) -> bool:
     """Whether the plane is the lower end of walls and other objects: few points lie below it, and
-    they lie as densely above it as on it."""
-    step = max(1, len(points) // LOOKED_AT) | 1
-    found = points[::step, :3].cpu().numpy().astype(np.float64)
-    away, above = np.hypot(found[:, 0], found[:, 1]), fit.above(found)
-    above = above[(away > NEAR[0]) & (away < NEAR[1]) & (np.abs(above) < WITHIN[0])]
-    on, under = (np.abs(above) < WITHIN[1]).sum(), (above < 0).sum()
-    return bool(on < ON * len(above) and under < UNDER * len(above))
+    farther above it they lie nearly as densely as next to it."""
+    above, within = fit.above(_near(points).T), WITHIN[0]
+    under = np.count_nonzero((above > -within) & (above < 0))
+    next_to = np.count_nonzero((above >= 0) & (above < within))
+    farther = np.count_nonzero((above >= within) & (above < 2 * within))
+    return under < UNDER * (under + next_to) and farther > DENSE * next_to
 
 
 def _above(planes: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -107,8 +107,8 @@ def _above(planes: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> n
     return z - (planes[0] * x + planes[1] * y + planes[2])
 
 
-def _lowest(points: Tensor) -> np.ndarray:
-    """[3, N] float32 x, y, z: the lowest near point of each cell; all where several are as low.
+def _near(points: Tensor) -> np.ndarray:
+    """[3, N] float32 x, y, z: the points at a distance where the ground is looked for, or some.
 
     This and what follows is numpy, because torch would have all cores of a machine work together on
     so little, and wait for the last of them.
@@ -117,7 +117,12 @@ def _lowest(points: Tensor) -> np.ndarray:
     found = np.ascontiguousarray(points[::step, :3].cpu().numpy().T, np.float32)
     away = np.hypot(*found[:2].clip(-1e9, 1e9))  # products of larger numbers overflow
     near = (away > NEAR[0]) & (away < NEAR[1]) & (np.abs(found[2]) < 1e9)
-    x, y, z = found = found[:, near]
+    return found[:, near]
+
+
+def _lowest(points: Tensor) -> np.ndarray:
+    """[3, N] float32 x, y, z: the lowest near point of each cell; all where several are as low."""
+    x, y, z = found = _near(points)
     side = 2 * int(NEAR[1] / CELL)
     key = (x / CELL + side / 2).astype(np.int64) * side + (y / CELL + side / 2).astype(np.int64)
     lowest = np.full(side * side, np.inf, np.float32)

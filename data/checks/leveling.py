@@ -138,21 +138,27 @@ NOTHING = 0.5  # metres: what is nearer was not measured
 
 def unlike_kitti(points: Tensor) -> str | None:
     """How a scan [P, 4 or more] differs from KITTI's, as a part of a line: empty where it does not,
-    None where too few points were measured to tell. A look at 2,000 points."""
-    some = points[:: max(1, len(points) // 2000) | 1, :4].cpu().numpy()
-    x, y, z, intensity = some[np.isfinite(some).all(axis=1)].T
-    away = np.hypot(x, y)
-    measured = away[away > NOTHING]
-    if len(measured) < 10 * FEW:
+    None where too few points were measured to tell. A look at 2,000 points, at all if few of these
+    were measured."""
+    for step in (max(1, len(points) // 2000) | 1, 1):
+        some = points[::step, :4].cpu().numpy()
+        some = some[np.isfinite(some).all(axis=1)]
+        with np.errstate(over="ignore"):
+            away = np.hypot(*some.T[:2])
+        x, y, z, intensity = some[away > NOTHING].T
+        away = away[away > NOTHING]
+        if len(away) >= 10 * FEW:
+            break
+    else:
         return None
-    if (close := (measured < NEAR[0]).mean()) > KITTI_CLOSE:
+    if (close := (away < NEAR[0]).mean()) > KITTI_CLOSE:
         return f"{close:.0%} of its points are within {NEAR[0]:g} m"
     up = np.degrees(np.arctan2(z, away))[away > NEAR[0]]
     wide = 5 * np.count_nonzero(np.histogram(np.arctan2(y, x), 72, (-np.pi, np.pi))[0] > 2)
     if (up > KITTI_TOP).mean() > TOPS:
         return f"its beams go up to {np.quantile(up, 0.995):.0f} degrees"
-    if len(points) < KITTI_DENSE * wide:
-        return f"it has {len(points) / wide:.0f} points per degree"
+    if step * len(away) < KITTI_DENSE * wide:
+        return f"it has {step * len(away) / wide:.0f} points per degree"
     if not on_ground(points, Mounting(), KITTI_GROUND, 1.0):
         return "the ground is not 1.73 m below it"
     if full_of(points[:, 3]) == math.inf:

@@ -191,9 +191,9 @@ class Tally:
 
     def add(self, name: str, notes: Sequence[Note]) -> None:
         """name: of the scan, which counts once for each kind."""
-        for kind, text in {note.kind: note.text for note in reversed(notes)}.items():
-            self._first.setdefault(kind, f"{name}: {text}")
-            self._count[kind] += 1
+        for note in notes:
+            self._first.setdefault(note.kind, f"{name}: {note.text}")
+        self._count.update({note.kind for note in notes})
 
     def update(self, other: Tally) -> None:
         """What another one has noted."""

@@ -196,7 +196,9 @@ def require_scan(
         return
     finite = points if np.isfinite(points).all() else points[np.isfinite(points).all(axis=1)]
     if 2 * len(finite) < len(points):
-        count = f"{len(points) - len(finite)} of {len(points)} {_wild(points)}"
+        bare = np.isfinite(points[:, :3]).all(axis=1).mean() > 0.5
+        wild = "intensities" if bare else "points"
+        count = f"{len(points) - len(finite)} of {len(points)} {wild}"
         raise ValueError(
             f"{source}: {count} are not finite numbers; this is not a scan of float32 "
             "(x, y, z, intensity)"
@@ -273,11 +275,6 @@ def _require_no_map(points: np.ndarray, source: object) -> None:
             "of a map (UTM?), not of the sensor; subtract the sensor's place in float64 before "
             f"they are written as float32, e.g. points[:, :2] -= ({x:.0f}, {y:.0f})"
         )
-
-
-def _wild(points: np.ndarray) -> str:
-    """A word for the numbers that are not finite."""
-    return "intensities" if np.isfinite(points[:, :3]).all(axis=1).mean() > 0.5 else "points"
 
 
 def _columns(points: np.ndarray, columns: Sequence[str]) -> str:

@@ -111,17 +111,15 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
     """All that it holds, hidden files left out; of a drive or a data set the clouds."""
     clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
     empty = True
-    # of each folder: where it is, and where the folders above it are
-    ways: dict[str, tuple[Path, ...]] = {str(clouds): (led_to(clouds),)}
     for place, folders, files in os.walk(clouds, onerror=_raise, followlinks=True):
-        here, way = Path(place), ways.pop(place)
+        here = Path(place)
         bags = [name for name in folders if is_bag(here / name)]
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in bags)
-        for name in [*folders]:
-            end = led_to(here / name)
-            ways[os.path.join(place, name)] = (*way, end)
-            if end in way:  # a link to a folder above it
-                folders.remove(name)
+        links = [name for name in folders if (here / name).is_symlink()]
+        if links:  # to a folder above: it would be searched without an end
+            parents = here.absolute().parents
+            above = {led_to(here), *led_to(here).parents, *map(led_to, parents)}
+            folders[:] = [n for n in folders if n not in links or led_to(here / n) not in above]
         for name in sorted(name for name in [*files, *bags] if name[0] != "."):
             path = here / name
             below = path.relative_to(clouds)

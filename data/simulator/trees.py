@@ -219,9 +219,8 @@ def _write_cloud(path: Path, points: np.ndarray) -> None:
         if path.suffix == ".pcd":
             write_pcd(temporary, points)
         else:
-            temporary.write_bytes(
-                points.astype("<f4").tobytes()
-            )  # unlike tofile it tells of a full disk
+            # unlike tofile this tells of a full disk
+            temporary.write_bytes(points.astype("<f4").tobytes())
 
 
 def calibration_text(camera: Calibration) -> str:

@@ -95,33 +95,31 @@ class Forked(Generic[Made]):
     """What `make` makes, by a fork of this process, which goes on meanwhile.
 
     A fork begins with all that this process has, so nothing is sent to it. It may use no GPU and no
-    memory that is pinned for one. Where no fork can be made, or it is killed, this process makes
-    the same when it is asked for.
+    memory that is pinned for one. Where no fork can be made, or it fails, or is killed, this
+    process makes the same when it is asked for; so errors are raised here.
     """
 
     def __init__(self, make: Callable[[], Made]):
         self._make, context = make, multiprocessing.get_context("fork")
         self._answer, answer = context.Pipe(duplex=False)
-        self._fork = context.Process(target=_answer, args=(make, answer), daemon=True)
+        arguments = make, self._answer, answer
+        self._fork = context.Process(target=_answer, args=arguments, daemon=True)
         with suppress(OSError):
             self._fork.start()
         answer.close()  # so that the end of the fork can be seen
 
     def ready(self) -> bool:
-        """Whether `result` need not wait."""
+        """Whether `result` need not wait for the fork."""
         return self._answer.poll()
 
     def result(self) -> Made:
-        """Waits for it; once. Raises what `make` has raised."""
+        """Waits for it; once. Raises what `make` raises."""
         try:
-            made, error = self._answer.recv()
-        except EOFError:
-            made, error = self._make(), None
+            return self._answer.recv()
+        except (EOFError, OSError):
+            return self._make()
         finally:
             self.close()
-        if error is not None:
-            raise error
-        return made
 
     def close(self) -> None:
         """Ends the fork, which ignores signals to stop."""
@@ -130,13 +128,12 @@ class Forked(Generic[Made]):
             self._fork.join()
 
 
-def _answer(make: Callable[[], Any], answer: Connection) -> None:
+def _answer(make: Callable[[], Any], unread: Connection, answer: Connection) -> None:
+    unread.close()  # else this process would wait for itself to read, once the other has died
     prepare_worker(None)
     torch.set_num_threads(1)  # a fork has no other threads
-    try:
-        answer.send((make(), None))
-    except Exception as error:
-        answer.send((None, error))
+    with suppress(Exception):
+        answer.send(make())
 
 
 PREFETCH = 4  # batches that a worker has before it

@@ -55,7 +55,8 @@ class Monitor:
         self._begin = time.monotonic() - _keep_until(log, first_step, validated)
         self._writing = True
         self._log = open(log, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+        repeated = first_step + (validated == first_step)  # a validation of that step, too
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=repeated)
         self._bar = tqdm(
             desc="training",
             initial=first_step,

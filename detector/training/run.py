@@ -77,6 +77,7 @@ class Training:
         self.folder, self.monitor, self.processes = folder, monitor, processes
         self.workers = workers_for(config.train.workers, processes)
         self._scoring: _Scoring | None = None
+        self._unsaved: dict[str, Tensor] | None = None  # the best weights, while a disk is full
 
     def run(self) -> int:
         """Trains on, and exports the weights at the end.
@@ -142,6 +143,7 @@ class Training:
                     stop.ask(NOT_FINITE)
                 if self._ends_epoch(train.checkpoint_every):
                     meters.flush()
+                    self._take_scores()
                     self._try(self._save)
             meters.flush()
             self._take_scores()
@@ -158,8 +160,8 @@ class Training:
         forward, model = self.trainer.forward, self.state.trained
         first = max(FIRST_FRAMES, self.validation.batch_size)  # cuDNN tunes itself for its size
         unscored = self.validation(model, forward, stop.agreed, first)
-        if unscored is not None and self.processes.first:
-            Forked(partial(self.validation.score, unscored)).result()
+        if unscored is not None:  # by no fork: what is told once is not told by each fork then
+            self.processes.of_first(lambda: bool(self.validation.score(unscored)))
 
     def _validate(self, stop: StopSignal) -> bool:
         """Finds what the scores are made of, beside the steps that follow. False where a signal cut
@@ -171,27 +173,29 @@ class Training:
         self._take_scores()
         state.validated = state.step
         if self.processes.first:
-            scores = Forked(partial(self.validation.score, unscored))
             weights = state.trained.state_dict().items()
             copy = {name: tensor.to("cpu", copy=True) for name, tensor in weights}
-            self._scoring = _Scoring(state.step, unscored, copy, scores)
+            score = partial(self.validation.score, unscored)
+            self._scoring = _Scoring(state.step, unscored, copy, Forked(score))
         return True
 
     def _take_scores(self) -> None:
-        """Waits for the scores that are being made, if any."""
+        """Waits for the scores that are being made, if any. Before a checkpoint: it has the best AP
+        of all validations before it."""
         if self._scoring is None:
             return
-        step, unscored, weights, forked = self._scoring
-        self._scoring, state, scores = None, self.state, forked.result()
+        (step, unscored, weights, forked), state, self._scoring = self._scoring, self.state, None
+        scores = forked.result()
         improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
             self.monitor.scores(step, unscored, scores, state.best)
         if improved:
-            self._try(lambda: self.folder.save_weights(BEST, weights))
+            self._unsaved = weights
+        if (best := self._unsaved) and self._try(lambda: self.folder.save_weights(BEST, best)):
+            self._unsaved = None
 
     def _save(self) -> None:
-        self._take_scores()  # a checkpoint has the best AP of all validations before it
         self.trainer.guard.require_finite(self.processes)
         self.folder.save_checkpoint(self.state)
 
@@ -200,12 +204,14 @@ class Training:
         error.save(path)
         say(f"the batch of step {error.step} is in {path}")
 
-    def _try(self, write: Callable[[], None]) -> None:
-        """A file that cannot be written, e.g. on a full disk, does not end the training."""
+    def _try(self, write: Callable[[], None]) -> bool:
+        """Whether it was written: a full disk, for one, does not end the training."""
         try:
             write()
         except OSError as error:
             say(f"warning: not saved: {error}; what was saved before is still there")
+            return False
+        return True
 
 
 def build_training(

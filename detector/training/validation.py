@@ -188,7 +188,7 @@ class Validation:
         known = [name for name in self.classes if name in least]
         result = evaluate(detections, self._truth(len(order)), known, least)
         frames = [self.dataset[index] for index in order[:DRAWN]]
-        return Scores(result, self._draw(frames, unscored.found))
+        return Scores(result, self._draw(frames, unscored.found[:DRAWN]))
 
     def close(self) -> None:
         """Ends the workers, which stay from one validation to the next: to fork a process that has
@@ -300,7 +300,7 @@ class Validation:
                 palette.paint(one.boxes, one.names, one.scores),
                 frame.frame_id,
             )
-            for frame, one in zip(frames, found, strict=False)
+            for frame, one in zip(frames, found, strict=True)
         ]
         names = [f"frame {frame.frame_id}" for frame in frames]
         # numpy and Pillow let other threads run while they draw

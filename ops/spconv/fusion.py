@@ -220,7 +220,7 @@ def _chain(blocks: Sequence[Block], features: Tensor) -> ConvChain:
     kept = blocks[0].layer._kept_weight()
     if kept.folded is None or kept.folded[0] != state:
         # the tensors and what they hold now are kept: no other can get one's id or place
-        sources = [*tensors, *[tensor.detach() for tensor in tensors]]
+        sources = [(tensor, tensor.detach()) for tensor in tensors]
         kept.folded = state, sources, _fold(blocks, dtype)
     return kept.folded[2]
 

@@ -232,20 +232,24 @@ def test_workers_that_are_stuck_are_killed(monkeypatch):
 
 
 class _Told:
-    """Says from where it is asked, when it may."""
+    """Says who it is and what it has, when it may; asked is told when it is begun."""
 
     def __init__(self):
-        context = multiprocessing.get_context("fork")
-        self.asked, self.may = context.Event(), context.Event()
+        self.asked, self._asks = os.pipe()
+        self._waits, self.may = os.pipe()
         self.found = [1, 2, 3]
 
     def __call__(self) -> tuple[int, list[int]]:
-        self.asked.set()
-        self.may.wait()
+        os.write(self._asks, b".")
+        os.read(self._waits, 1)
         return os.getpid(), self.found
 
     def broken(self) -> None:
         raise ValueError("labels 7: broken")
+
+    def large(self) -> bytes:
+        os.write(self._asks, str(os.getpid()).encode())
+        return bytes(10_000_000)
 
 
 def test_a_fork_makes_what_it_was_born_with():
@@ -254,7 +258,7 @@ def test_a_fork_makes_what_it_was_born_with():
     forked = Forked(told)
     told.found.append(4)
     assert not forked.ready()
-    told.may.set()
+    os.write(told.may, b".")
     place, found = forked.result()
     assert place != os.getpid() and found == [1, 2, 3]
     assert not multiprocessing.active_children()
@@ -271,7 +275,7 @@ def test_a_fork_leaves_signals_to_this_process_and_ends_when_it_is_closed():
     told = _Told()
     forked = Forked(told)
     (child,) = multiprocessing.active_children()
-    told.asked.wait()
+    os.read(told.asked, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(child.pid, number)
     time.sleep(0.1)
@@ -290,8 +294,43 @@ def test_without_a_fork_this_process_makes_the_same(monkeypatch, killed):
     if killed:
         (child,) = multiprocessing.active_children()
         child.kill()
-    told.may.set()
+    os.write(told.may, b".")
     assert forked.result() == (os.getpid(), [1, 2, 3])
+
+
+def test_a_fork_that_is_killed_while_it_answers_is_made_up_for():
+    told = _Told()
+    forked = Forked(told.large)
+    os.kill(int(os.read(told.asked, 20)), 0)
+    while not forked.ready():
+        time.sleep(0.01)
+    (child,) = multiprocessing.active_children()
+    child.kill()
+    assert forked.result() == bytes(10_000_000)
+
+
+def test_a_fork_ends_with_the_process_that_made_it():
+    """Also one whose answer nobody reads any more."""
+    told = _Told()
+    made = multiprocessing.get_context("fork").Process(target=_fork_and_wait, args=(told,))
+    made.start()
+    fork = int(os.read(told.asked, 20))
+    time.sleep(0.1)  # it answers
+    made.kill()
+    made.join()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{fork}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{fork}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break  # ended, and nobody has asked for it
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{fork}").exists()
+
+
+def _fork_and_wait(told: _Told) -> None:
+    forked = Forked(told.large)
+    time.sleep(600)
+    forked.close()
 
 
 def _no_fork() -> int:

@@ -135,7 +135,7 @@ def test_the_first_frames_are_drawn_as_by_themselves(minute, tmp_path):
     assert scores.result == validation.score(unscored).result
     drawn, alone = scores.pictures, {}
     for index in range(DRAWN):
-        alone |= validation._draw([frames[index]], unscored.found[index:])
+        alone |= validation._draw([frames[index]], [unscored.found[index]])
     assert list(drawn) == list(alone) and len(drawn) == DRAWN
     assert all(np.array_equal(drawn[name], alone[name]) for name in drawn)
     monitor = Monitor(tmp_path, 0, 0, total_steps=2, epochs=1)

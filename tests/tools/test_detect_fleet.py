@@ -533,7 +533,8 @@ def test_folders_behind_links_are_searched(tmp_path):
     for name in ("data/monday/a", "drive/b", "other/c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         cloud(9).tofile(tmp_path / f"{name}.bin")
-    for link, end in (("monday", "../data/monday"), ("self", "."), ("other", "../other")):
+    links = ("monday", "../data/monday"), ("self", "."), ("other", "../other"), ("up", "../..")
+    for link, end in links:
         (tmp_path / "drive" / link).symlink_to(end)
     (tmp_path / "other" / "back").symlink_to("../drive")
     assert names(tmp_path / "drive") == ["b", "monday/a", "other/c"]

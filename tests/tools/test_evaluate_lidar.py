@@ -80,6 +80,13 @@ def test_weights_on_plain_files_write_results_that_score_the_same(
     assert result["confusion"]["rows"] == ["Car", "nothing"]  # no point is on a person
 
 
+def test_a_class_that_nobody_names_is_told(judged, capsys):
+    assert main([*judged, "--classes", "car", "Pedestrian"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("note:") == 1
+    assert "nor results name 'car'; the nearest legal name is 'Car'" in said
+
+
 def test_all_classes_of_labels_and_results_are_scored(folder, tmp_path, capsys):
     results = {"a": [(CAR, 0.9, "Car"), (STRANGER, 0.4, "Lorry")], "b": []}
     write_results(tmp_path / "results", results)
@@ -88,11 +95,9 @@ def test_all_classes_of_labels_and_results_are_scored(folder, tmp_path, capsys):
     assert list(json.loads((tmp_path / "ap.json").read_text())["classes"]) == [
         *("Car", "Lorry", "Man")
     ]
-    assert "note: Man: no result names them" in capsys.readouterr().err
-    assert main([*files, "--classes", "Car", "lorry"]) == 0
-    said = capsys.readouterr().err
-    assert said.count("note:") == 1
-    assert "nor results name 'lorry'; the nearest legal name is 'Lorry'" in said
+    assert "note: Man: no result names it" in capsys.readouterr().err
+    assert main([*files, "--classes", "Man", "Car"]) == 0
+    assert capsys.readouterr().err.count("note: Man: no result names it") == 1
     (tmp_path / "results" / "b.json").unlink()
     assert main(files) == 2 and "b.txt: no such file" in capsys.readouterr().err
     write_results(tmp_path / "results", {"a": [], "b": []})

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from millisecond.data.metric.kitti import evaluate
-from millisecond.detector.training.checkpoints import read
+from millisecond.detector.training.checkpoints import BEST, RunFolder, read
 from millisecond.detector.weights import load_weights
 from millisecond.tools.evaluate import main as evaluate_program
 from millisecond.tools.prepare import main as prepare
@@ -60,7 +60,9 @@ def test_tells(uninterrupted):
         assert shown in events.read_bytes()
 
 
-def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
+@pytest.mark.parametrize("full", [False, True])
+def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch, full):
+    """Also where the disk was full when it was to be saved."""
     seen, asked = (0.0, 1.0, 3.0, 2.0), Value("i")  # the first of the rehearsal; told by forks
 
     def scored(*args):
@@ -70,6 +72,13 @@ def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
             metrics["3d"]["R40"][1] = ap
         return result
 
+    def saved(folder, name, weights):
+        if full and name == BEST and asked.value == 3:
+            raise OSError(28, "No space left on device")
+        save(folder, name, weights)
+
+    save = RunFolder.save_weights
+    monkeypatch.setattr(RunFolder, "save_weights", saved)
     monkeypatch.setattr("millisecond.detector.training.validation.evaluate", scored)
     settings = ("--set", "train.epochs=3", "train.validate_every=1", "train.keep=9")
     assert main(arguments(minute, tmp_path, *settings)) == 0
@@ -83,9 +92,10 @@ def test_first_frames_are_validated_before_the_first_step(minute, tmp_path, monk
     frames, asked = Array("i", 2), Value("i")  # told by forks
 
     def broken_at_the_end(found, *args):
-        frames[asked.value] = len(found)
-        asked.value += 1
-        if asked.value == 2:
+        if asked.value < 2:
+            frames[asked.value] = len(found)
+            asked.value += 1
+        if asked.value == 2:  # where a fork fails, the training tries it once more
             raise ValueError("broken")
         return evaluate(found, *args)
 

@@ -9,6 +9,7 @@ import time
 from shutil import copytree
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from millisecond.detector.training.monitor import Monitor
 from millisecond.tools.program import PIPE_CLOSED
@@ -47,6 +48,9 @@ def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
     assert_same_weights(tmp_path, uninterrupted)
     steps = [line["step"] for line in read_log(tmp_path) if "validation/total" in line]
     assert steps == sorted(set(steps))
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    shown = [event.step for event in board.Scalars("1 overview/validation/total")]
+    assert shown == steps
 
 
 def test_log_of_a_kill_after_a_validation(tmp_path):
