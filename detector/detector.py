@@ -8,8 +8,9 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import NoReturn
 
 import numpy as np
@@ -82,7 +83,7 @@ class Detector:
         with woken(device), torch_defaults():  # beside it the weights are read and folded
             # whether a scan is still to choose between these weights and those for every LiDAR
             self._chooses = model is None
-            self._first, self._precision = Lock(), precision
+            self._first, self._precision = RLock(), precision
             self.device, self.mounting = device, mounting
             self._placement = Placement(mounting) if mounting else None
             if model is None or config is None:
@@ -116,6 +117,11 @@ class Detector:
                 with woken(self.device), torch_defaults():
                     self._take(*load_network(ANY))
             self._chooses = False
+
+    def _alone_in_choice(self) -> AbstractContextManager[object]:
+        """Until the weights are chosen, one thread detects at a time, with the same ones from its
+        beginning to its end."""
+        return self._first if self._chooses else nullcontext()
 
     def __getstate__(self) -> NoReturn:
         """Neither pickle nor copy takes a detector: it holds graphs and memory of its process."""
@@ -207,18 +213,26 @@ class Detector:
     def detect_batch(self, clouds: Sequence[Cloud]) -> list[Result]:
         """As `detect` for each cloud. On a GPU up to 8 of them go through the network together,
         which takes less time per cloud; results differ by rounding from what `detect` finds."""
-        shaped = [self._shaped(cloud) for cloud in clouds]  # any of them may choose the weights
-        points = [self._placed(cloud) for cloud in shaped]
-        most = MOST_TOGETHER if self._graphs is not None else 1
-        batches = (points[first : first + most] for first in range(0, len(points), most))
-        return [result for results in self._overlapped(batches) for result in results]
+        with self._alone_in_choice():
+            shaped = [self._shaped(cloud) for cloud in clouds]  # any of them may choose the weights
+            points = [self._placed(cloud) for cloud in shaped]
+            most = MOST_TOGETHER if self._graphs is not None else 1
+            batches = (points[first : first + most] for first in range(0, len(points), most))
+            return [result for results in self._overlapped(batches) for result in results]
 
     def stream(self, clouds: Iterable[Cloud]) -> Iterator[Result]:
         """As `detect` for one cloud after another. On a GPU the work on a cloud begins while that
         on the one before is under way, and a result comes when the two clouds after it were
         taken."""
-        batches = ([self._checked(cloud)] for cloud in clouds)
-        return (result for (result,) in self._overlapped(batches))
+        rest = iter(clouds)
+        while self._chooses:
+            for cloud in rest:
+                yield self.detect(cloud)
+                break
+            else:
+                return
+        batches = ([self._checked(cloud)] for cloud in rest)
+        yield from (result for (result,) in self._overlapped(batches))
 
     def score_map(self, points: Cloud) -> ScoreMap:
         """The score of every cell of the ground, for pictures, from a pass of its own; of the scan
@@ -253,7 +267,12 @@ class Detector:
 
     def _alone(self, points: Cloud) -> tuple[Result, Placed]:
         """`detect`, and how the cloud was placed."""
-        points, level, graphs = self._shaped(points), self._leveling, self._graphs
+        with self._alone_in_choice():
+            return self._alone_with(self._shaped(points))
+
+    def _alone_with(self, points: Cloud) -> tuple[Result, Placed]:
+        """`_alone` of points that were looked at."""
+        level, graphs = self._leveling, self._graphs
         if level is not None and graphs is not None and level.settled:
             placed: Placed = points, level.now
             parts = _parts([placed])
@@ -286,7 +305,7 @@ class Detector:
             return graphs.finish(graph, *_parts(batch)), batch
 
         try:
-            for batch in batches:  # the first one may bring other weights and graphs
+            for batch in batches:
                 finished, graphs = finish() if len(under_way) == 2 else None, self._graphs
                 graph = graphs.launch(*_parts(batch), beside=True, busy=bool(under_way))
                 under_way.append((graphs, graph, batch))

@@ -99,7 +99,7 @@ def _is_edge(fit: Fit, points: Tensor) -> bool:
     under = np.count_nonzero((above > -within) & (above < 0))
     next_to = np.count_nonzero((above >= 0) & (above < within))
     farther = np.count_nonzero((above >= within) & (above < 2 * within))
-    return under < UNDER * (under + next_to) and farther > DENSE * next_to
+    return bool(under < UNDER * (under + next_to) and farther > DENSE * next_to)
 
 
 def _above(planes: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:

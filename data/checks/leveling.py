@@ -97,8 +97,10 @@ def on_ground(
     are near. A look at 2,000 points."""
     some = points[:: max(1, len(points) // 2000) | 1, :3].cpu().numpy()
     x, y, z = np.ascontiguousarray(some.T)  # the rest is then twice as fast
-    away, (by_x, by_y, by_z) = x * x + y * y, mounting.rotation[2].tolist()
-    low = x * by_x + y * by_y + z * by_z + (mounting.shift_z + HEIGHT)
+    by_x, by_y, by_z = mounting.rotation[2].tolist()
+    with np.errstate(over="ignore", invalid="ignore"):  # what is so far is not near
+        away = x * x + y * y
+        low = x * by_x + y * by_y + z * by_z + (mounting.shift_z + HEIGHT)
     low = low[(away > NEAR[0] ** 2) & (away < AROUND**2)]
     on, below = np.count_nonzero(np.abs(low) < WITHIN[0]), np.count_nonzero(low < -BELOW)
     return bool(len(low) < FEW or (on >= share * len(low) and below <= most_below * len(low)))
@@ -145,8 +147,8 @@ def unlike_kitti(points: Tensor) -> str | None:
         some = some[np.isfinite(some).all(axis=1)]
         with np.errstate(over="ignore"):
             away = np.hypot(*some.T[:2])
-        x, y, z, intensity = some[away > NOTHING].T
-        away = away[away > NOTHING]
+        measured = (away > NOTHING) & (away < np.inf)  # of larger numbers it overflows
+        (x, y, z, intensity), away = some[measured].T, away[measured]
         if len(away) >= 10 * FEW:
             break
     else:

@@ -190,10 +190,10 @@ class Training:
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
             self.monitor.scores(step, unscored, scores, state.best)
-        if improved:
-            self._unsaved = weights
-        if (best := self._unsaved) and self._try(lambda: self.folder.save_weights(BEST, best)):
-            self._unsaved = None
+        best = weights if improved else self._unsaved
+        if best is not None:
+            saved = self._try(partial(self.folder.save_weights, BEST, best))
+            self._unsaved = None if saved else best
 
     def _save(self) -> None:
         self.trainer.guard.require_finite(self.processes)

@@ -7,6 +7,7 @@ import pickle
 import signal
 import warnings
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -108,6 +109,32 @@ def test_a_scan_that_tells_nothing_leaves_the_choice_to_the_next(any_there, poor
     made = Detector(device="cpu"), Detector.from_weights("any", "cpu")
     (one, _), (other, _) = (detector.detect_batch([first, points]) for detector in made)
     assert torch.equal(one[0].boxes, other[0].boxes)
+
+
+def test_threads_that_choose_together_find_the_same(any_there, monkeypatch):
+    """A scan that tells nothing is detected from its beginning to its end by one network, though
+    another thread's scan chooses meanwhile."""
+    points = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
+    poor, detector = points[::40].copy(), Detector(device="cpu")
+    places = {name: Detector.from_weights(name, "cpu") for name in ("second_small", "any")}
+    other, detect = Thread(target=detector.detect, args=(points,)), detector._detect
+
+    def slowly(batch):
+        if other.ident is None:
+            other.start()
+            other.join(0.3)
+        return detect(batch)
+
+    monkeypatch.setattr(detector, "_detect", slowly)
+    found = detector.detect(poor)[0].boxes
+    other.join()
+    assert detector.config == any_there
+    assert torch.equal(found, places["second_small"].detect(poor)[0].boxes)
+    assert not torch.equal(found, places["any"].detect(poor)[0].boxes)
+    streamed = [boxes for boxes, _ in Detector(device="cpu").stream([poor, points, points])]
+    assert torch.equal(streamed[0].boxes, found)
+    again = Detector.from_weights("any", "cpu")
+    assert torch.equal(streamed[1].boxes, again.detect(points)[0].boxes)
 
 
 def test_a_ground_that_is_lost_is_told_whichever_the_scan(any_there):
