@@ -123,9 +123,11 @@ def check(options: argparse.Namespace) -> None:
         )
 
 
-def require_readable(found: Survey) -> None:
-    if len(found.unreadable) == found.frames:
-        raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
+def require_readable(found: Survey, share: float = 0.0) -> None:
+    """Raises ValueError unless more than this share of the frames can be read."""
+    if len(found.unreadable) >= (1 - share) * found.frames:
+        lost = f"{len(found.unreadable)} of {found.frames} frames cannot be read, the first"
+        raise ValueError(f"{lost}: {found.unreadable[0]}")
 
 
 def write_config(template: Config, options: argparse.Namespace) -> Config:
@@ -145,7 +147,7 @@ def write_config(template: Config, options: argparse.Namespace) -> Config:
     found = survey(
         dataset, lambda frames: tqdm(frames, desc="measuring", unit="frame", disable=None)
     )
-    require_readable(found)
+    require_readable(found, 0.5)
     choice = choose_config(template, found, guess, training_frames(options.root, found))
     places = np.linspace(0, len(dataset) - 1, min(COUNTED, len(dataset))).round().astype(int)
     choice = with_voxels(choice, voxels_of(dataset, places, choice.config.grid.voxel_grid))

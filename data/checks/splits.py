@@ -41,10 +41,10 @@ class FolderChecks:
                 f"{twice[0][1]} as {twice[0][0]}; keep one of each"
             )
         lists = sorted((self._layout.root / "ImageSets").glob("*.txt"))
-        if not lists:
-            found.append(
-                "no ImageSets/train.txt and val.txt; docs/own_data.md shows how to make them"
-            )
+        there = {path.name for path in lists}
+        if missing := [name for name in ("train.txt", "val.txt") if name not in there]:
+            names = " and ".join(missing)
+            found.append(f"no ImageSets/{names}; docs/own_data.md shows how to make them")
         for path in lists:
             lost = [name for name in read_split(path) if name not in self._layout.cloud_of]
             if lost:

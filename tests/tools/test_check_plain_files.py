@@ -298,6 +298,15 @@ def test_lists_with_suffixes_are_told(root, sound):
     assert "train.txt: 000000.bin is without a cloud; the list has names of frames" in line
 
 
+def test_lists_that_are_missing_are_told(root, sound):
+    (root / "ImageSets/val.txt").unlink()
+    (line,) = advised(root, sound[1])
+    assert "no ImageSets/val.txt; docs/own_data.md" in line
+    shutil.rmtree(root / "ImageSets")
+    (line,) = advised(root, sound[1])
+    assert "no ImageSets/train.txt and val.txt; docs/own_data.md" in line
+
+
 def test_labels_elsewhere_are_doubted_before_the_range(root, sound):
     spoil_boxes(root, SPOILED_BOXES["elsewhere"][0])
     lines = advised(root, sound[1])
@@ -313,6 +322,11 @@ def one_folder_deeper(root):
         shutil.move(root / name, root / "data" / name)
 
 
+def no_labels(root):
+    for path in sorted((root / "labels").iterdir())[:-2]:
+        path.write_text("1 2 3\n")
+
+
 def huge(root):
     spoil_boxes(root, change(slice(3, 6), lambda b: b[:, 3:6] * 12345))
 
@@ -322,6 +336,7 @@ def huge(root):
     [
         (all_empty, "points: all clouds are empty files; get them again"),
         (one_folder_deeper, "/mine/data meant?"),
+        (no_labels, "frames cannot be read, the first: "),
         (huge, "class Forklift: the median box is 32"),
     ],
 )
