@@ -131,11 +131,11 @@ def import_dataset(options: argparse.Namespace) -> None:
 
 def require_own(output: Path, settings: dict[str, Any]) -> None:
     """Raises ValueError for a folder that holds anything but files of the same import."""
-    mark = output / MARK
+    mark, there = output / MARK, output.iterdir() if output.exists() else ()
+    if not any(path.name[0] != "." and path != mark for path in there):
+        return  # also where an import has failed before its first scan
     if not mark.exists():
-        if output.exists() and any(path.name[0] != "." for path in output.iterdir()):
-            raise ValueError(f"{output}: holds other files; give a new folder")
-        return
+        raise ValueError(f"{output}: holds other files; give a new folder")
     try:
         same = json.loads(read_text(mark)) == settings
     except json.JSONDecodeError:

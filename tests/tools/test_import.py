@@ -413,6 +413,13 @@ def test_a_folder_of_something_else_is_one_line(name, tmp_path, capsys):
     assert str(tmp_path / "in") in capsys.readouterr().err
 
 
+def test_an_import_that_found_nothing_leaves_the_folder_to_another(tmp_path):
+    TREES["once"](tmp_path / "in")
+    assert run("nuscenes", tmp_path / "in", tmp_path / "out") == 2
+    assert run("once", tmp_path / "in", tmp_path / "out") == 0
+    assert told(tmp_path / "out")
+
+
 def test_names_do_not_lead_out_of_the_folder(tmp_path, capsys):
     TREES["nuscenes"](tmp_path / "in")
     row("scene", "scene-0061", name="../../x")(tmp_path / "in")
