@@ -225,12 +225,8 @@ class Detector:
         on the one before is under way, and a result comes when the two clouds after it were
         taken."""
         rest = iter(clouds)
-        while self._chooses:
-            for cloud in rest:
-                yield self.detect(cloud)
-                break
-            else:
-                return
+        while self._chooses and (cloud := next(rest, None)) is not None:
+            yield self.detect(cloud)
         batches = ([self._checked(cloud)] for cloud in rest)
         yield from (result for (result,) in self._overlapped(batches))
 

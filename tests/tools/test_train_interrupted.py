@@ -64,6 +64,19 @@ def test_log_of_a_kill_after_a_validation(tmp_path):
     assert read_log(tmp_path) == lines
 
 
+def test_a_validation_that_is_repeated_is_on_the_board_once(tmp_path):
+    """The checkpoint is of its step, and was saved before it."""
+    for loss, validated in ((3.0, -1), (2.0, -1), (1.0, 8)):
+        monitor = Monitor(tmp_path, 8 * (loss < 3), validated, total_steps=20, epochs=5)
+        step = 16 if validated == 8 else 8
+        monitor.numbers(step, {"validation/total": loss})
+        monitor.close()
+        time.sleep(1.1)  # files of one second have the order of their names
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    shown = board.Scalars("1 overview/validation/total")
+    assert [(event.step, event.value) for event in shown] == [(8, 2.0), (16, 1.0)]
+
+
 def test_changed_configuration_is_refused(minute, uninterrupted, capsys):
     assert main(arguments(minute, uninterrupted)) == 2
     assert "--resume" in capsys.readouterr().err
