@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +74,7 @@ class TrainState:
         return self.ema.model if self.ema else self.model
 
     def capture(self, processes: Processes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Named tensors, and numbers that JSON keeps exactly; every process must call."""
+        """Copies of named tensors, and numbers that JSON keeps exactly; every process must call."""
         tensors = _prefixed("model", self.model.state_dict())
         if self.ema:
             tensors |= _prefixed("ema", self.ema.model.state_dict())
@@ -133,7 +133,9 @@ class TrainState:
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor.detach() for name, tensor in tensors.items()}
+    """Copies on the host."""
+    items = tensors.items()
+    return {f"{prefix}.{name}": tensor.detach().to("cpu", copy=True) for name, tensor in items}
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -345,12 +347,16 @@ class RunFolder:
             )
         state.restore(checkpoint.tensors, checkpoint.numbers, self.processes)
 
-    def save_checkpoint(self, state: TrainState) -> None:
-        """Every process must call."""
+    def checkpoint(self, state: TrainState) -> Callable[[], None]:
+        """What writes a checkpoint of the state as it is now. Every process must call both."""
         tensors, numbers = state.capture(self.processes)
-        if self.processes.first:
-            checkpoint = Checkpoint(tensors, numbers, self.identity.to_metadata())
-            self._store.save(state.step, checkpoint)
+        checkpoint = Checkpoint(tensors, numbers, self.identity.to_metadata())
+
+        def write() -> None:
+            if self.processes.first:
+                self._store.save(checkpoint.numbers["step"], checkpoint)
+
+        return write
 
     def save_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """name: WEIGHTS or BEST. weights: of a network, by name."""

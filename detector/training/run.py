@@ -54,7 +54,7 @@ class _Scoring(NamedTuple):
     step: int
     unscored: Unscored
     weights: dict[str, Tensor]  # of that step, on the host
-    scores: Forked[Scores]
+    scores: Forked[tuple[Scores, bool]]  # see `Training._score`
 
 
 class Training:
@@ -78,6 +78,7 @@ class Training:
         self.workers = workers_for(config.train.workers, processes)
         self._scoring: _Scoring | None = None
         self._unsaved: dict[str, Tensor] | None = None  # the best weights, while a disk is full
+        self._saving: Forked[None] | None = None  # a checkpoint
 
     def run(self) -> int:
         """Trains on, and exports the weights at the end.
@@ -90,7 +91,7 @@ class Training:
         try:
             with StopSignal(self.processes) as stop:
                 stopped_by = self._steps(stop)
-                self._save()
+                self._checkpoint()()
                 if not stopped_by:
                     self.folder.save_weights(WEIGHTS, self.state.trained.state_dict())
                 self.processes.wait()
@@ -103,6 +104,7 @@ class Training:
             self.validation.close()
             if self._scoring:
                 self._scoring.scores.close()
+            self._end_saving()
             if self.monitor:
                 self.monitor.close()
 
@@ -123,11 +125,13 @@ class Training:
         meters = Meters(trainer, losses, self.monitor)
         with batches_of(loader) as batches:
             if state.step == 0:
-                self._save()
+                self._checkpoint()()
             self._rehearse(stop)
             while not (stopped_by := stop.agreed()):
                 if self._scoring and self._scoring.scores.ready():
                     self._take_scores()
+                if self._saving and self._saving.ready():
+                    self._end_saving()
                 if self._ends_epoch(train.validate_every) and state.validated < state.step:
                     meters.flush()
                     if not self._validate(stop):
@@ -144,9 +148,11 @@ class Training:
                 if self._ends_epoch(train.checkpoint_every):
                     meters.flush()
                     self._take_scores()
-                    self._try(self._save)
+                    self._end_saving()
+                    self._saving = Forked(self._checkpoint())
             meters.flush()
             self._take_scores()
+            self._end_saving()
         return stopped_by
 
     def _ends_epoch(self, every: int) -> bool:
@@ -175,9 +181,20 @@ class Training:
         if self.processes.first:
             weights = state.trained.state_dict().items()
             copy = {name: tensor.to("cpu", copy=True) for name, tensor in weights}
-            score = partial(self.validation.score, unscored)
+            score = partial(self._score, unscored, copy)
             self._scoring = _Scoring(state.step, unscored, copy, Forked(score))
         return True
+
+    def _score(self, unscored: Unscored, weights: dict[str, Tensor]) -> tuple[Scores, bool]:
+        """The scores, and whether no best weights are left to save."""
+        scores = self.validation.score(unscored)
+        best = self._best_of(scores, weights)
+        save = partial(self.folder.save_weights, BEST, best)
+        return scores, best is None or self._try(save)
+
+    def _best_of(self, scores: Scores, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        """The weights to save: of equal AP the last; so also without any AP."""
+        return weights if scores.mean_ap >= self.state.best else self._unsaved
 
     def _take_scores(self) -> None:
         """Waits for the scores that are being made, if any. Before a checkpoint: it has the best AP
@@ -185,19 +202,22 @@ class Training:
         if self._scoring is None:
             return
         (step, unscored, weights, forked), state, self._scoring = self._scoring, self.state, None
-        scores = forked.result()
-        improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
+        scores, saved = forked.result()
+        self._unsaved = None if saved else self._best_of(scores, weights)
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
             self.monitor.scores(step, unscored, scores, state.best)
-        best = weights if improved else self._unsaved
-        if best is not None:
-            saved = self._try(partial(self.folder.save_weights, BEST, best))
-            self._unsaved = None if saved else best
 
-    def _save(self) -> None:
+    def _checkpoint(self) -> Callable[[], None]:
+        """What writes a checkpoint of the state as it is now."""
         self.trainer.guard.require_finite(self.processes)
-        self.folder.save_checkpoint(self.state)
+        return self.folder.checkpoint(self.state)
+
+    def _end_saving(self) -> None:
+        """Waits for the checkpoint that is being written, if any."""
+        if self._saving:
+            self._try(self._saving.result)
+            self._saving = None
 
     def _save_batches(self, error: NotFinite) -> None:
         path = self.folder.path / f"not_finite_{error.step}_{self.processes.rank}.safetensors"

@@ -1,7 +1,9 @@
 """millisecond train: it learns, validates, and says what it does."""
 
+import os
 import re
 import shlex
+import signal
 from multiprocessing import Array, Value
 from pathlib import Path
 from shutil import copytree
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from millisecond.data.metric.kitti import evaluate
-from millisecond.detector.training.checkpoints import BEST, RunFolder, read
+from millisecond.detector.training.checkpoints import BEST, CheckpointStore, RunFolder, read
 from millisecond.detector.weights import load_weights
 from millisecond.tools.evaluate import main as evaluate_program
 from millisecond.tools.prepare import main as prepare
@@ -85,6 +87,28 @@ def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch, full):
     best = load_file(tmp_path / "best.safetensors")
     checkpoint = read(tmp_path / "checkpoints" / "step_000000008.safetensors")
     assert all(torch.equal(best[name], checkpoint.tensors[f"ema.{name}"]) for name in best)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_checkpoint_whose_fork_is_killed(minute, tmp_path, monkeypatch, capfd, full):
+    """The training writes it; where it cannot either, it says so and goes on."""
+    training = os.getpid()
+
+    def saved(store, step, checkpoint):
+        if step == 4:
+            if os.getpid() != training:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if full:
+                raise OSError(28, "No space left on device")
+        return save(store, step, checkpoint)
+
+    save = CheckpointStore.save
+    monkeypatch.setattr(CheckpointStore, "save", saved)
+    settings = ("--set", "train.epochs=3", "train.validate_every=3", "train.keep=9")
+    assert main(arguments(minute, tmp_path, *settings)) == 0
+    steps = {int(path.stem[5:]) for path in (tmp_path / "checkpoints").iterdir()}
+    assert steps == ({0, 8, 12} if full else {0, 4, 8, 12})
+    assert ("warning: not saved: [Errno 28] No space left" in capfd.readouterr().err) == full
 
 
 def test_first_frames_are_validated_before_the_first_step(minute, tmp_path, monkeypatch, capsys):
