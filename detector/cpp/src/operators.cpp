@@ -115,9 +115,8 @@ WeightStrides strides_of(bool transposed, int64_t c_in, int64_t c_out) {
 size_t bytes_of_grid(int64_t batch, int64_t channels, const int (&shape)[3], int64_t each) {
   int64_t bytes = each;
   for (const int64_t factor : {batch, channels, int64_t(shape[0]), int64_t(shape[1]), int64_t(shape[2])}) {
-    if (factor > INT64_MAX / bytes) {
+    if (factor > INT64_MAX / bytes)
       throw Error(MS_ERROR_ARGUMENT, "shape: batch x channels x shape is above 2^63 bytes; give a smaller grid");
-    }
     bytes *= factor;
   }
   return size_t(bytes);
@@ -349,9 +348,8 @@ ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, 
     int axes[3];
     std::copy_n(shape, 3, axes);
     const int64_t bytes = bytes_of(scalar_of(type));
-    const size_t all = bytes_of_grid(batch, channels, axes, bytes);
     const auto on = static_cast<cudaStream_t>(stream);
-    check(cudaMemsetAsync(out, 0, all, on), "bev_map");
+    check(cudaMemsetAsync(out, 0, bytes_of_grid(batch, channels, axes, bytes), on), "bev_map");
     check(dense_scatter(features, coords, 3, count, most, channels, int(bytes),
                         grid_layout(batch, channels, axes, true), out, on),
           "bev_map");
