@@ -18,7 +18,6 @@ from millisecond.tools.program import CONFIG, number, output_path, parser_of, ru
 if TYPE_CHECKING:
     from millisecond.detector.config import Config
     from millisecond.detector.models.second import Second
-    from millisecond.tools.benchmarks.timing import Scans
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
 ENGINES = ["Spira", "WarpConvNet", "FlexGEMM"]
@@ -170,7 +169,7 @@ def _measure(options: argparse.Namespace) -> dict:
     from millisecond.tools.benchmarks.timing import load_scans
 
     if options.command == "network":
-        return _measure_network(options, load_scans(options.frames, options.count))
+        return _measure_network(options)
     if options.command == "pipeline":
         return _measure_pipeline(options)
     if options.command == "fleet":
@@ -236,11 +235,13 @@ def _require_cuda(command: str) -> None:
         raise ValueError(f"benchmark {command}: needs a CUDA device; {wrong[0]}")
 
 
-def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
+def _measure_network(options: argparse.Namespace) -> dict:
     from millisecond.detector.training.distributed import processes
     from millisecond.tools.benchmarks.network import measure
+    from millisecond.tools.benchmarks.timing import load_scans
 
     model, config = _network(options)
+    scans = load_scans(options.frames, options.count, config.points)
     with processes(options.device) as group:
         return measure(config, model, scans, options.repeats, group.device, options.precision)
 

@@ -8,6 +8,7 @@ if __name__ == "__main__":
 import ctypes
 import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -73,8 +74,8 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
         raise ValueError(f"{folder}: is there already; give the name of a new folder")
     if frames is not None and not frames.is_dir():
         raise FileNotFoundError(f"{frames}: no such folder")
-    scans = None if frames is None else load_scans(frames, COUNT)
     model, config = load_network(weights)
+    scans = None if frames is None else load_scans(frames, COUNT, config.points)
     with _placed(folder) as place:
         shutil.copytree(SOURCES, place, dirs_exist_ok=True)
         shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -84,26 +85,24 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
         network_file.write(place / NETWORK, config, model)
         fault = _build(place)
         if fault is None:
-            write_report(place, weights, scans or load_scans(None, COUNT))
+            write_report(place, weights, scans or load_scans(None, COUNT, config.points))
     if fault is None:
         print(f"wrote {folder}: sources, {NETWORK}, {LIBRARY}, parity.md")
         return
     print(f"wrote {folder}: sources, {NETWORK}")
     print(f"no library and no parity report: {fault}; build it on the robot:")
-    print(f"  cmake -S {folder.name} -B build && cmake --build build --parallel")
+    name = shlex.quote(folder.resolve().name)
+    print(f"  cmake -S {name} -B build && cmake --build build --parallel")
 
 
 @contextmanager
 def _placed(folder: Path) -> Iterator[Path]:
-    """A folder to write to that becomes `folder` when the block succeeds."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        beside.chmod(0o755)
-        yield beside
-        os.replace(beside, folder)  # of an empty folder, too
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    """A folder to write to, inside `folder`, to which all of it moves when the block succeeds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as inside:
+        yield Path(inside)
+        for path in Path(inside).iterdir():
+            path.rename(folder / path.name)
 
 
 def _licence() -> Path:

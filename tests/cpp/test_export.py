@@ -5,11 +5,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from millisecond.detector.weights import load_weights
+from millisecond.tools.benchmarks.timing import load_scans
 from millisecond.tools.export import main
 from tests.cpp import network_arrays
+from tests.helpers.small_detector import cloud
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +43,30 @@ def test_a_folder_needs_nothing_of_the_repository(tmp_path, monkeypatch, capsys)
         "voxelize.cu",
         "encoder_plugin.cpp",
     } <= sources
+
+
+@pytest.mark.parametrize("folder", [".", "a robot/of ours"])
+def test_a_folder_may_be_the_present_one_or_need_quotes(tmp_path, monkeypatch, capsys, folder):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (present := tmp_path / "the present").mkdir()
+    monkeypatch.chdir(present)
+    assert main(["second_small", folder]) == 0
+    name = "of ours" if " " in folder else "the present"
+    assert f"cmake -S '{name}' -B build" in capsys.readouterr().out
+    assert (present / folder / "detector.network").is_file()
+    assert {path.name for path in (present / folder).glob(".*")} == set()
+
+
+def test_scans_have_the_columns_that_the_network_takes(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (scans := tmp_path / "scans").mkdir()
+    cloud(3)[:, [0, 1, 2, 3, 0]].tofile(scans / "a.bin")  # 5 columns, 60 bytes
+    assert main([str(small), str(tmp_path / "robot"), "--frames", str(scans)]) == 0
+    points = load_weights(small)[0].points
+    (read,) = load_scans(scans, 1, points).points
+    np.testing.assert_array_equal(read, np.fromfile(scans / "a.bin", np.float32).reshape(3, 5))
+    (simulated,) = load_scans(None, 1, points).points
+    assert simulated.shape[1] == points.width == 5 and not simulated[:, 4].any()
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")

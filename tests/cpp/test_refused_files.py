@@ -54,6 +54,10 @@ def test_a_weights_file_is_refused_with_the_remedy(inspect, tmp_path):
     assert "cannot be read: Is a directory" in folder
 
 
+def test_an_empty_path_is_named(inspect):
+    assert inspect("faults", "").stdout == b"2 path: is empty; give a network file\n"
+
+
 @pytest.mark.parametrize(
     ("entries", "data", "count", "fault"),
     [

@@ -49,6 +49,10 @@ int main(int count, char** arguments) {
   ms_scans scans = {sizeof scans};
   ms_window window = {sizeof window, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
   const int32_t shape[3] = {9, 20, 31};
+  const int32_t empty[3] = {9, 0, 31}, neighbours[1] = {0};
+  const ms_window wide = {sizeof wide, {1, 1, 1}, {1, 1, 1}, {1073741823, 0, 1}, {1, 1, 1}};
+  const ms_table table = {sizeof table, 1, neighbours, NULL, 1, 0};
+  float* const device = (float*)(uintptr_t)4096; /* is not read here */
   int32_t out[3] = {0, 0, 0};
   if (count != 3) return 2;
   printf("version %d %d\n", (int)ms_version(), MS_VERSION);
@@ -65,6 +69,12 @@ int main(int count, char** arguments) {
   printf("numbers %d %d %d\n", out[0], out[1], out[2]);
   window.size -= sizeof window.dilation; /* whose default is zero */
   print_status("shape", ms_output_shape(shape, &window, out));
+
+  window.size = sizeof window;
+  print_status("shape", ms_output_shape(empty, &window, out));
+  print_status("shape", ms_output_shape(shape, &wide, out));
+  print_status("gradient", ms_sparse_conv_weight_gradient(MS_FP16, device, 1, 8, NULL, 8, &table, device, NULL));
+  print_status("interpolate", ms_interpolate(MS_FP16, device, 1, 1, 8, NULL, device, -1, device, NULL));
 
   track();
   ms_set_log(print_event, log);

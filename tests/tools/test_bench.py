@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,14 @@ def test_network(tmp_path, capsys):
     assert len(result["boxes"]) == 1
     printed = capsys.readouterr().out
     assert result["device"] in printed and all(stage in printed for stage in STAGES)
+
+
+def test_scans_have_the_columns_of_the_network(tmp_path):
+    config, columns = tmp_path / "ring.yaml", "[x, y, z, intensity, ring]"
+    small = Path("configs/second_small.yaml").read_text()
+    config.write_text(f"{small}\npoints: {{columns: {columns}, features: {columns}}}\n")
+    once = ["--config", str(config), "--count", "1", "--repeats", "1", "--device", "cpu"]
+    assert main(["network", *once]) == 0
 
 
 @pytest.mark.parametrize(

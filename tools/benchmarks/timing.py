@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from millisecond.data.formats.clouds import read_points
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.simulator import simulate
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.ops import Level, VoxelGrid, Voxels, index_pyramid, voxelize
@@ -20,7 +22,7 @@ AROUND = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as Semantic
 
 
 class Scans(NamedTuple):
-    """Point clouds [P, 4] on the CPU and where they come from."""
+    """Point clouds [P, 4 or more] on the CPU and where they come from."""
 
     points: list[Tensor]
     source: str
@@ -53,15 +55,16 @@ def simulated_sweeps(count: int) -> Scans:
     return Scans(clouds, f"{count} simulated sweeps")
 
 
-def load_scans(folder: Path | None, count: int) -> Scans:
+def load_scans(folder: Path | None, count: int, points: PointColumns = KITTI_POINTS) -> Scans:
     """The first `count` .bin files of a folder by name; without a folder, simulated streets."""
     if folder is None:
         clouds = [torch.from_numpy(simulate(seed).points) for seed in range(count)]
-        return Scans(clouds, f"{count} simulated streets")
+        wide = [pad(cloud, (0, points.width - 4)) for cloud in clouds]  # further features are 0
+        return Scans(wide, f"{count} simulated streets")
     paths = sorted(folder.glob("*.bin"))[:count]
     if not paths:
         raise FileNotFoundError(f"{folder}: holds no .bin files; give a folder of scans")
-    return Scans([torch.from_numpy(read_points(path)) for path in paths], f"{len(paths)} scans")
+    return Scans([torch.from_numpy(read_scan(p, points)) for p in paths], f"{len(paths)} scans")
 
 
 class Percentiles(NamedTuple):

@@ -23,6 +23,7 @@ constexpr int64_t ANY = -1;                                  // size of an axis
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read as they lie in the file");
 
 std::vector<unsigned char> read_bytes(const std::string& path) {
+  if (path.empty()) throw Error(MS_ERROR_FILE, "path: is empty; give a network file");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) throw Error(MS_ERROR_FILE, path + ": cannot be opened: " + std::strerror(errno));
   std::vector<unsigned char> bytes;

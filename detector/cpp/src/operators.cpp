@@ -60,24 +60,22 @@ Bitmap zero_bitmap(StreamScratch& scratch, int batch, int levels, const int (*sh
 
 Window window_of(const ms_window& window) {
   Window result;
-  for (int axis = 0; axis < 3; ++axis) {
-    require_from("window.kernel", window.kernel[axis], 1, MOST_ROWS);
-    require_from("window.stride", window.stride[axis], 1, MOST_ROWS);
-    require_from("window.padding", window.padding[axis], 0, MOST_ROWS);
-    require_from("window.dilation", window.dilation[axis], 1, MOST_ROWS);
-    result.kernel[axis] = window.kernel[axis];
-    result.stride[axis] = window.stride[axis];
-    result.padding[axis] = window.padding[axis];
-    result.dilation[axis] = window.dilation[axis];
-  }
+  const auto take = [](const char* name, const int32_t* from, int least, int* to) {
+    for (int axis = 0; axis < 3; ++axis) require_from(name, to[axis] = from[axis], least, MOST_ROWS);
+  };
+  take("window.kernel", window.kernel, 1, result.kernel);
+  take("window.stride", window.stride, 1, result.stride);
+  take("window.padding", window.padding, 0, result.padding);
+  take("window.dilation", window.dilation, 1, result.dilation);
   return result;
 }
 
 void output_shape(const int32_t* shape, const Window& window, int (&out)[3]) {
   for (int axis = 0; axis < 3; ++axis) {
+    require_from("shape", shape[axis], 1, MOST_ROWS);
     const int64_t reach = int64_t(window.dilation[axis]) * (window.kernel[axis] - 1) + 1;
     const int64_t room = int64_t(shape[axis]) + 2 * int64_t(window.padding[axis]) - reach;
-    require(room >= 0, "window: does not fit the grid");
+    require(room >= 0 && room / window.stride[axis] < MOST_ROWS, "window: does not fit the grid");
     out[axis] = static_cast<int>(room / window.stride[axis]) + 1;
   }
 }
@@ -117,9 +115,8 @@ WeightStrides strides_of(bool transposed, int64_t c_in, int64_t c_out) {
 size_t bytes_of_grid(int64_t batch, int64_t channels, const int (&shape)[3], int64_t each) {
   int64_t bytes = each;
   for (const int64_t factor : {batch, channels, int64_t(shape[0]), int64_t(shape[1]), int64_t(shape[2])}) {
-    if (factor > INT64_MAX / bytes) {
+    if (factor > INT64_MAX / bytes)
       throw Error(MS_ERROR_ARGUMENT, "shape: batch x channels x shape is above 2^63 bytes; give a smaller grid");
-    }
     bytes *= factor;
   }
   return size_t(bytes);
@@ -316,6 +313,7 @@ ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int
     const Scalar scalar = scalar_of(type);
     const WeightGradient p = {features,        gradient,     out,  strides_of(false, c_in, c_out),
                               table_of(table), feature_rows, c_in, c_out};
+    require_array(gradient, "gradient", p.table.rows);
     StreamScratch scratch(stream);
     WeightGradientPlan plan = {};
     check(plan_weight_gradient(scalar, false, p, plan, std::ref(scratch), scratch.stream()), "weight gradient");
@@ -350,9 +348,8 @@ ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, 
     int axes[3];
     std::copy_n(shape, 3, axes);
     const int64_t bytes = bytes_of(scalar_of(type));
-    const size_t all = bytes_of_grid(batch, channels, axes, bytes);
     const auto on = static_cast<cudaStream_t>(stream);
-    check(cudaMemsetAsync(out, 0, all, on), "bev_map");
+    check(cudaMemsetAsync(out, 0, bytes_of_grid(batch, channels, axes, bytes), on), "bev_map");
     check(dense_scatter(features, coords, 3, count, most, channels, int(bytes),
                         grid_layout(batch, channels, axes, true), out, on),
           "bev_map");
@@ -483,7 +480,7 @@ ms_status ms_group_points(ms_type type, const void* features, int32_t batch, int
 ms_status ms_interpolate(ms_type type, const void* features, int32_t batch, int32_t count, int32_t channels,
                          const int64_t* rows, const float* weights, int32_t queries, void* out, void* stream) {
   return guarded([&] {
-    const TakenRows taken = taken_rows(rows, batch, count, channels, 3 * int64_t(queries));
+    const TakenRows taken = taken_rows(rows, batch, count, channels, 3 * int64_t(rows_of(queries, "queries")));
     require_array(features, "features", count);
     require_array(weights, "weights", queries);
     require_array(out, "out", queries);
