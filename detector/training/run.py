@@ -189,8 +189,7 @@ class Training:
         """The scores, and whether no best weights are left to save."""
         scores = self.validation.score(unscored)
         best = self._best_of(scores, weights)
-        save = partial(self.folder.save_weights, BEST, best)
-        return scores, best is None or self._try(save)
+        return scores, best is None or self._try(partial(self.folder.save_weights, BEST, best))
 
     def _best_of(self, scores: Scores, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """The weights to save: of equal AP the last; so also without any AP."""
