@@ -154,13 +154,15 @@ class ModelConfig:
 @dataclass(frozen=True)
 class LossConfig:
     """Weights of the losses in their sum. quality: the score of a positive anchor learns the
-    overlap of its box with the truth (varifocal loss). velocity: of a network that has it."""
+    overlap of its box with the truth (varifocal loss). velocity: of a network that has it. overlap:
+    of positive boxes with the truth (distance-IoU loss)."""
 
     classification: float
     box: float
     direction: float
     quality: bool = False
     velocity: float = 0.4
+    overlap: float = 0.0
 
     def __post_init__(self):
         for key, value in asdict(self).items():

@@ -1,8 +1,10 @@
 """The training loss of SECOND: target assignment (anchors are matched with ground-truth boxes);
-class, box and direction losses (ops/losses.py) and their sum; the varifocal loss.
+class, box and direction losses (ops/anchors.py) and their sum; losses of positive anchors that a
+configuration may add to them.
 
-Varifocal loss (IoU loss of the scores; Zhang et al., VarifocalNet, CVPR 2021) of positive anchors:
-scores learn the overlap that their boxes have.
+Varifocal loss (IoU loss of the scores; Zhang et al., VarifocalNet, CVPR 2021): scores learn the
+overlap that their boxes have. Distance-IoU loss (Zheng et al., Distance-IoU Loss, AAAI 2020): boxes
+learn the overlap itself.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class TargetAssigner(nn.Module):
         return match_anchors(self.columns, self.rows, self.thresholds, boxes[..., :7], labels)
 
 
-MOST = 1024  # positives of a frame; beyond them the focal loss stays
+MOST = 1024  # positives of a frame; beyond them only the losses of `ops.anchor_losses` stay
 
 
 def varifocal_change(
@@ -88,6 +90,31 @@ def focal(logits: Tensor) -> Tensor:
     return 0.25 * torch.sigmoid(-logits) ** 2 * F.softplus(-logits)
 
 
+class Positives(NamedTuple):
+    """The first `MOST` positives of each frame in their order, then others; fixed shapes: nothing
+    waits for a GPU."""
+
+    anchor: Tensor  # [B, M] its number
+    real: Tensor  # [B, M] bool: is a positive
+    predicted: Tensor  # [B, M, 7] boxes
+    own: Tensor  # [B, M, 7] boxes of the ground truth; any for others
+
+
+def positives_of(residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match) -> Positives:
+    """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, one or more, 7]."""
+    count = match.rows.shape[1]
+    order = torch.arange(count, 0, -1, device=anchors.device, dtype=torch.int32)
+    keys = torch.where(match.rows >= 0, order + count, order)  # all different: no ties
+    index = keys.topk(min(MOST, count), dim=1).indices
+    # No anchor comes twice, so the order in which a gradient is added up does not matter.
+    codes = residuals.float().gather(1, index[..., None].expand(-1, -1, 7))
+    # A value that is not finite is the box loss's to show; here it must not stop anything.
+    predicted = decode(codes.nan_to_num().clamp(-10, 10), anchors.reshape(-1, 7)[index])
+    rows = match.rows.long().gather(1, index)
+    own = boxes.gather(1, rows.clamp(min=0)[..., None].expand(-1, -1, 7))
+    return Positives(index, rows >= 0, predicted, own)
+
+
 @torch.no_grad()
 def overlaps_of_positives(
     residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match
@@ -95,26 +122,54 @@ def overlaps_of_positives(
     """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7] -> mask [B, A], IoU [B, A].
 
     The mask has the first `MOST` positives of each frame. The 3-D IoU is between their predicted
-    box and their own, 0 for all other anchors. Shapes are fixed: nothing waits for a GPU.
+    box and their own, 0 for all other anchors.
     """
-    batch, count = match.rows.shape
-    most = min(MOST, count)
     positive = match.rows >= 0
     if boxes.shape[1] == 0:
         return positive, torch.zeros_like(positive, dtype=torch.float32)
-    order = torch.arange(count, 0, -1, device=anchors.device, dtype=torch.int32)
-    keys = torch.where(positive, order + count, order)  # all different: no ties
-    index = keys.topk(most, dim=1).indices  # [B, most]: the positives in their order, then others
-    codes = residuals.float().gather(1, index[..., None].expand(-1, -1, 7))
-    # A value that is not finite is the box loss's to show; here it must not stop anything.
-    predicted = decode(codes.nan_to_num().clamp(-10, 10), anchors.reshape(-1, 7)[index])
-    rows = match.rows.long().gather(1, index).clamp(min=0)
-    own = boxes.gather(1, rows[..., None].expand(-1, -1, 7))
-    overlaps = paired_iou_3d(predicted.reshape(-1, 7), own.reshape(-1, 7)).view(batch, most)
-    place = positive.cumsum(1) - 1  # of an anchor in `index`
+    _, _, predicted, own = positives_of(residuals, anchors, boxes, match)
+    overlaps = paired_iou_3d(predicted.reshape(-1, 7), own.reshape(-1, 7)).view(own.shape[:2])
+    most = own.shape[1]
+    place = positive.cumsum(1) - 1  # of an anchor in `Positives.anchor`
     found = positive & (place < most)
     spread = overlaps.gather(1, place.clamp(0, most - 1))
     return found, torch.where(found, spread, 0.0)
+
+
+def overlap_loss(
+    residuals: Tensor,  # [B, A, 7]
+    anchors: Tensor,  # [Y, X, K, R, 7]
+    boxes: Tensor,  # [B, M, 7]
+    match: Match,
+) -> Tensor:  # [K]
+    """The distance-IoU loss of each class, without weight: a sum over positive anchors, divided and
+    averaged as in `ops.anchor_losses`.
+
+    1 - IoU + (distance of the centres / diagonal of the box around both)^2, in the frame of the
+    true box, as if the predicted one had its yaw: the sine-error loss sees to that.
+    """
+    classes, rotations = anchors.shape[2:4]
+    if boxes.shape[1] == 0:
+        return residuals.new_zeros(classes, dtype=torch.float32)
+    index, real, predicted, own = positives_of(residuals, anchors, boxes, match)
+    a, b = (torch.where(real[..., None], box, 1.0) for box in (predicted, own))
+    (x, y, z), cos, sin = (a - b)[..., :3].unbind(-1), b[..., 6].cos(), b[..., 6].sin()
+    away = torch.stack((cos * x + sin * y, cos * y - sin * x, z), -1)
+    half, other = a[..., 3:6] / 2, b[..., 3:6] / 2
+    shared = torch.minimum(away + half, other) - torch.maximum(away - half, -other)
+    around = torch.maximum(away + half, other) - torch.minimum(away - half, -other)
+    inside = _volume(shared.clamp(min=0))
+    overlap = inside / (8 * (_volume(half) + _volume(other)) - inside).clamp(min=1e-6)
+    loss = 1 - overlap + away.square().sum(-1) / around.square().sum(-1)
+    share = 1 / match.positives.clamp(min=1).float() / len(match.positives)  # [B]
+    kind = index // rotations % classes
+    own_kind = kind[..., None] == torch.arange(classes, device=kind.device)
+    return ((loss * real * share[:, None])[..., None] * own_kind).sum((0, 1))
+
+
+def _volume(sides: Tensor) -> Tensor:
+    length, width, height = sides.unbind(-1)  # the gradient of `prod` waits for a GPU
+    return length * width * height
 
 
 def paired_iou_3d(a: Tensor, b: Tensor) -> Tensor:
@@ -176,9 +231,8 @@ class Criterion(nn.Module):
 
     def __init__(self, assigner: TargetAssigner, loss: LossConfig):
         super().__init__()
-        self.assigner, self.quality = assigner, loss.quality
+        self.assigner, self.loss = assigner, loss
         self.weights = (loss.classification, loss.box, loss.direction)
-        self.velocity = loss.velocity
 
     def forward(self, predictions: AnyPredictions, boxes: Tensor, labels: Tensor) -> Losses:
         """boxes [B, M, 7], 9 with velocities; labels [B, M] from 1, 0 where there is no box."""
@@ -190,18 +244,15 @@ class Criterion(nn.Module):
         `TargetAssigner.match`."""
         truth = self.assigner.anchors, boxes[..., :7].contiguous(), *match
         losses = Losses(*anchor_losses(*predictions[:3], *truth, self.weights))
-        if isinstance(predictions, MovingPredictions):
-            moving = self._moving(predictions.velocities, boxes, match)
-            by_class = torch.cat((losses.by_class, moving.detach()[None]))
-            losses = losses._replace(total=losses.total + moving.sum(), by_class=by_class)
-        if not self.quality:
+        further = self._further(predictions, boxes, match)
+        if further is None:
             return losses
-        change = self._change(predictions, boxes, match)
-        by_class = torch.cat((losses.by_class[:1] + change.detach(), losses.by_class[1:]))
+        rows = further.detach()
         return losses._replace(
-            total=losses.total + change.sum(),
-            classification=losses.classification + change.sum(),
-            by_class=by_class,
+            total=losses.total + further.sum(),
+            classification=losses.classification + further[0].sum(),
+            box=losses.box + further[1].sum(),
+            by_class=torch.cat((losses.by_class + rows[:3], rows[3:])),
         )
 
     def gradients(
@@ -209,32 +260,31 @@ class Criterion(nn.Module):
     ) -> AnyPredictions:
         """The gradients of the predictions; of_total: float32 scalar, the gradient of the total."""
         truth = self.assigner.anchors, boxes[..., :7].contiguous(), *match
-        gradients: AnyPredictions = Predictions(
-            *anchor_loss_gradients(*predictions[:3], *truth, self.weights, of_total)
-        )
-        if isinstance(predictions, MovingPredictions):
-            velocities = predictions.velocities.detach().requires_grad_()
-            with torch.enable_grad():
-                moving = self._moving(velocities, boxes, match).sum()
-            (of_moving,) = torch.autograd.grad(moving, velocities, of_total)
-            gradients = MovingPredictions(*gradients[:3], of_moving)
-        if not self.quality:
-            return gradients
-        logits = predictions.class_logits.detach().requires_grad_()
+        found = anchor_loss_gradients(*predictions[:3], *truth, self.weights, of_total)
         with torch.enable_grad():
-            change = self._change(predictions._replace(class_logits=logits), boxes, match).sum()
-        (of_change,) = torch.autograd.grad(change, logits, of_total)
-        return gradients._replace(class_logits=gradients.class_logits + of_change)
+            own = [prediction.detach().requires_grad_() for prediction in predictions]
+            further = self._further(type(predictions)(*own), boxes, match)
+        if further is None:
+            return Predictions(*found)
+        more = torch.autograd.grad(further.sum(), own, of_total, allow_unused=True)
+        sums = (a if b is None else a + b for a, b in zip(found, more, strict=False))
+        return type(predictions)(*sums, *more[3:])
 
-    def _moving(self, velocities: Tensor, boxes: Tensor, match: Match) -> Tensor:
-        """The velocity loss of each class, [K]."""
-        return self.velocity * velocity_loss(velocities, self.assigner.anchors, boxes, match)
-
-    def _change(self, predictions: AnyPredictions, boxes: Tensor, match: Match) -> Tensor:
-        """What the varifocal loss adds to the class loss of each class, [K]."""
-        logits, residuals = predictions[:2]
+    def _further(self, predictions: AnyPredictions, boxes: Tensor, match: Match) -> Tensor | None:
+        """What other losses add to `Losses.by_class`, None where there are none."""
+        (logits, residuals), moving = predictions[:2], isinstance(predictions, MovingPredictions)
+        if not (self.loss.quality or self.loss.overlap or moving):
+            return None
         truth = self.assigner.anchors, boxes[..., :7].contiguous(), match
-        return self.weights[0] * varifocal_change(logits, residuals, *truth)
+        rows = [torch.zeros(logits.shape[2], device=logits.device)] * 3
+        if self.loss.quality:
+            rows[0] = self.weights[0] * varifocal_change(logits, residuals, *truth)
+        if self.loss.overlap:
+            rows[1] = self.loss.overlap * overlap_loss(residuals, *truth)
+        if isinstance(predictions, MovingPredictions):
+            velocities, anchors = predictions.velocities, self.assigner.anchors
+            rows.append(self.loss.velocity * velocity_loss(velocities, anchors, boxes, match))
+        return torch.stack(rows)
 
 
 def build_criterion(config: Config) -> Criterion:

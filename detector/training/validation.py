@@ -46,7 +46,7 @@ from millisecond.ops.kernel_map import fits
 
 # A validation on a GPU takes so many times a training's batch at once. Without gradients the host
 # takes longer to launch a training's batch than the GPU to compute it.
-LARGER = 4
+LARGER = 8
 DRAWN = 4  # frames
 
 Forward = Callable[[Second, Batch, Predict | None], StepOutcome]
@@ -248,7 +248,7 @@ class Validation:
             collate_fn=partial(_collate, self.config),
             pin_memory=self.processes.device.type == "cuda",
             persistent_workers=workers > 0,
-            prefetch_factor=1 if workers else None,  # as much memory as a training's small batches
+            prefetch_factor=1 if workers else None,  # batches are large
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )

@@ -84,7 +84,7 @@ def test_same_bits_as_without(batches, precision, accumulate):
 
 
 def test_same_bits_with_scores_that_learn_the_overlap(batches):
-    overrides = "train.precision=fp16", "loss.quality=true"
+    overrides = "train.precision=fp16", "loss.quality=true", "loss.overlap=3"
     want = train(plain(*overrides), batches, 12)
     assert_same_bits(want, train(build(*overrides), batches, 12))
     assert not torch.equal(want[1], train(plain(overrides[0]), batches, 12)[1])
@@ -144,9 +144,9 @@ def test_capture_leaves_the_network_as_it_was(batches):
         assert torch.equal(tensor, before[name]), name
 
 
-@pytest.mark.parametrize("quality", ["false", "true"])
-def test_the_branch_leaves_the_gradients_of_backward(batches, quality):
-    trainer = build("train.precision=fp16", f"loss.quality={quality}")
+@pytest.mark.parametrize("loss", [[], ["loss.quality=true"], ["loss.overlap=3"]])
+def test_the_branch_leaves_the_gradients_of_backward(batches, loss):
+    trainer = build("train.precision=fp16", *loss)
     model, indexed = trainer.state.model, trainer.index(trainer.state.model, batches[0])
     record = trainer.differentiate(indexed)
     found = [part.clone() for part in parts_of(trainer.gradient, list(model.parameters()))]

@@ -1,7 +1,9 @@
-"""Varifocal loss of positive anchors against its formula, one anchor at a time."""
+"""Varifocal and distance-IoU losses of positive anchors against their formulas, one anchor at a
+time."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -23,8 +25,12 @@ def near_predictions(criterion: Criterion, boxes: Tensor, labels: Tensor) -> Pre
     return predictions._replace(box_residuals=targets.residuals + noise)
 
 
-def quality(criterion: Criterion) -> Criterion:
-    return Criterion(criterion.assigner, LossConfig(*WEIGHTS, quality=True))
+def quality(criterion: Criterion, **loss: float) -> Criterion:
+    loss = loss or {"quality": True}
+    return Criterion(criterion.assigner, LossConfig(*WEIGHTS, **loss))
+
+
+LOSSES = [{"quality": True}, {"overlap": 3.0}, {"quality": True, "overlap": 1.5}]
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +90,59 @@ def test_gradient_draws_the_score_to_the_overlap(scene):
     assert torch.equal(found.direction_logits, plain.direction_logits)
 
 
+def test_overlap_loss_is_the_formula_anchor_by_anchor(scene):
+    """From the corners of both boxes, once the predicted one has the yaw of the true one."""
+    criterion, predictions, boxes, labels = scene
+    plain = criterion(predictions, boxes, labels)
+    found = quality(criterion, overlap=3.0)(predictions, boxes, labels)
+    match = criterion.assigner.match(boxes, labels)
+    anchors, wanted = criterion.assigner.anchors.reshape(-1, 7), plain.by_class.double().clone()
+    for frame, row, kind, _, _, share in positives(criterion, predictions, boxes, labels):
+        own = boxes[frame, match.rows[frame, row]].double().numpy()
+        box = decode(predictions.box_residuals[frame, row], anchors[row]).double().numpy()
+        cos, sin = np.cos(own[6]), np.sin(own[6])
+        turn = np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
+        low = np.array([turn @ b[:3] - b[3:6] / 2 for b in (box, own)])
+        high = np.array([turn @ b[:3] + b[3:6] / 2 for b in (box, own)])
+        shared = np.maximum(high.min(0) - low.max(0), 0).prod()
+        iou = shared / ((high - low).prod(1).sum() - shared)
+        away, around = turn @ (box[:3] - own[:3]), high.max(0) - low.min(0)
+        wanted[1, kind] += 3 * share * (1 - iou + away @ away / (around @ around))
+    torch.testing.assert_close(found.by_class.double(), wanted, rtol=1e-5, atol=1e-6)
+    assert found.box.item() == pytest.approx(wanted[1].sum().item(), rel=1e-5)
+    assert found.total.item() == pytest.approx(sum(x.item() for x in found[1:4]), rel=1e-6)
+    assert (found.classification, found.direction) == (plain.classification, plain.direction)
+
+
+def test_overlap_loss_draws_a_box_onto_its_own(scene):
+    """Of turned boxes, too; also where the two do not meet at first."""
+    criterion, predictions, boxes, labels = scene
+    anchors, match = criterion.assigner.anchors, criterion.assigner.match(boxes, labels)
+    targets = targets_of(criterion.assigner, boxes, labels).residuals
+    residuals = targets + 0.8 * predictions.box_residuals.sign() * (match.rows >= 0)[..., None]
+    residuals[..., 6] = targets[..., 6]
+    residuals.requires_grad_()
+    overlaps = lambda: losses.overlaps_of_positives(residuals, anchors, boxes, match)  # noqa: E731
+    assert (overlaps()[1][match.rows >= 0] == 0).any()
+    optimizer = torch.optim.Adam([residuals], lr=0.03)
+    for _ in range(300):
+        optimizer.zero_grad()
+        losses.overlap_loss(residuals, anchors, boxes, match).sum().backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= 0.99
+    assert overlaps()[1][match.rows >= 0].min() > 0.95
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_gradients_without_losses_are_those_of_backward(scene, dtype):
+def test_gradients_without_losses_are_those_of_backward(scene, dtype, loss):
     criterion, predictions, boxes, labels = scene
     leaves = Predictions(*(p.detach().to(dtype).requires_grad_() for p in predictions))
     match = criterion.assigner.match(boxes, labels)
     of_total = torch.tensor(2.0)
-    quality(criterion).losses(leaves, boxes, match).total.backward(of_total)
-    found = quality(criterion).gradients(leaves, boxes, match, of_total)
+    learning = quality(criterion, **loss)
+    learning.losses(leaves, boxes, match).total.backward(of_total)
+    found = learning.gradients(leaves, boxes, match, of_total)
     for leaf, gradient in zip(leaves, found, strict=True):
         torch.testing.assert_close(gradient, leaf.grad)
 
@@ -111,34 +162,38 @@ def test_positives_beyond_the_room_keep_the_focal_loss(scene, monkeypatch):
     assert some not in (whole, criterion(predictions, boxes, labels).classification)
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("boxes", [0, 3])
-def test_without_a_box_nothing_changes(boxes):
+def test_without_a_box_nothing_changes(boxes, loss):
     criterion = build()
     predictions = random_predictions(criterion, 2, torch.float32)
     none = torch.zeros(2, boxes, 7), torch.zeros(2, boxes, dtype=torch.int64)
-    plain, found = (c(predictions, *none) for c in (criterion, quality(criterion)))
+    plain, found = (c(predictions, *none) for c in (criterion, quality(criterion, **loss)))
     assert torch.equal(plain.flat(), found.flat())
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_boxes_that_are_not_finite_are_seen(scene, value):
+def test_boxes_that_are_not_finite_are_seen(scene, value, loss):
     criterion, predictions, boxes, labels = scene
     frame, row, *_ = next(positives(criterion, predictions, boxes, labels))
     residuals = predictions.box_residuals.clone()
     residuals[frame, row, 0] = value
-    losses = quality(criterion)(predictions._replace(box_residuals=residuals), boxes, labels)
+    wild = predictions._replace(box_residuals=residuals)
+    losses = quality(criterion, **loss)(wild, boxes, labels)
     assert not losses.total.isfinite() and losses.classification.isfinite()
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_a_gpu_finds_the_same_and_never_waits(scene, dtype):
+def test_a_gpu_finds_the_same_and_never_waits(scene, dtype, loss):
     criterion, predictions, boxes, labels = scene
     predictions = Predictions(*(p.to(dtype) for p in predictions))
     match = criterion.assigner.match(boxes, labels)
     of_total = torch.tensor(64.0)
-    losses = quality(criterion).losses(predictions, boxes, match)
-    wanted = quality(criterion).gradients(predictions, boxes, match, of_total)
+    losses = quality(criterion, **loss).losses(predictions, boxes, match)
+    wanted = quality(criterion, **loss).gradients(predictions, boxes, match, of_total)
     there = quality(build()).cuda()
     arguments = Predictions(*(p.cuda() for p in predictions)), boxes.cuda()
     match = type(match)(*(part.cuda() for part in match))
@@ -153,6 +208,8 @@ def test_a_gpu_finds_the_same_and_never_waits(scene, dtype):
     torch.testing.assert_close(found.flat().cpu(), losses.flat(), rtol=1e-5, atol=1e-5)
     unit = 1e-4 if dtype == torch.float32 else 2e-3  # an overlap is off by 1e-5
     torch.testing.assert_close(gradients[0].cpu(), wanted[0], rtol=unit, atol=unit / 10)
+    torch.testing.assert_close(gradients[1].cpu(), wanted[1], rtol=unit, atol=unit)
     plain = build().cuda().gradients(*arguments, match, one)
-    assert torch.equal(gradients.box_residuals, plain.box_residuals)
+    boxes_alone = torch.equal(gradients.box_residuals, plain.box_residuals)
+    assert boxes_alone == ("overlap" not in loss)
     assert torch.equal(gradients.direction_logits, plain.direction_logits)

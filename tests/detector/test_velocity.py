@@ -1,5 +1,7 @@
 """Networks with velocities: loss, boxes, and all others as they were."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -35,7 +37,7 @@ def truth(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_the_loss_is_smooth_l1_of_the_matched_velocities_anchor_by_anchor():
     criterion, (boxes, labels) = build(), truth()
-    criterion.velocity = 0.3
+    criterion.loss = replace(criterion.loss, velocity=0.3)
     predictions = moving(random_predictions(criterion, 3, torch.float32))
     losses = criterion(predictions, boxes, labels)
     match = criterion.assigner.match(boxes, labels)
