@@ -268,9 +268,8 @@ class Turns:
         """Follows a sensor; before: the one that was followed."""
         waited, self._waiting, self._decoder = self._waiting, [], None
         if before is not None:
-            yield Trouble(
-                f"{self._source}: {before} sends no more; {sensor} is followed", lost=False
-            )
+            text = f"{self._source}: {before} sends no more; {sensor} is followed"
+            yield Trouble(text, lost=False)
             return
         for packet in waited:
             if packet.sensor == sensor:
