@@ -12,6 +12,7 @@ import os
 import sys
 import zlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ USUAL = "--weights --format --rate --device"
 BEGINNING = 2.0  # seconds that tell how fast the car is at first
 TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
-ACCEPT, REJECT = "accept", "reject"
+VERDICTS = ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
 LIST = "objects.json"
 
@@ -287,13 +288,14 @@ class ObjectList:
 
 def _is_entry(entry: dict[str, Any]) -> bool:
     """Raises ValueError, KeyError, TypeError or AttributeError for most other things."""
-    words = [entry["class"], entry["why"], entry["verdict"] or ACCEPT]
-    boxes = [box_of(line) for line in entry["boxes"].values()]
-    numbers = [float(entry[name]) for name in ("id", "confidence", "doubt", "standing")]
+    verdict = ACCEPT if entry["verdict"] is None else entry["verdict"]
+    words = [entry["class"], entry["why"], verdict]
+    numbers = [float(entry[name]) for name in ("id", "confidence", "doubt", "standing", "labelled")]
+    numbers += [box_of(line)[0] for line in entry["boxes"].values()]
     return (
         all(word.split() == [word] for word in words)
+        and (verdict in VERDICTS or not get_close_matches(verdict.lower(), VERDICTS, cutoff=0.7))
         and entry["frame"] in entry["boxes"]
-        and len(boxes) > 0
         and all(map(math.isfinite, numbers))
     )
 
@@ -308,8 +310,7 @@ class Output:
         self.results = ResultFolder(folder / "tracks", drive.names)
         if (folder / LIST).is_file():
             self._read_list()
-        foreign = [name for name in drive.names if self.label(name).exists()]
-        foreign = [name for name in foreign if name not in self.written]
+        foreign = [it for it in drive.names if it not in self.written and self.label(it).exists()]
         if foreign:
             raise ValueError(
                 f"{folder}: labels of {some(foreign)} not written by this program; give another "

@@ -123,8 +123,7 @@ def show(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
         detector.warm_up()
-        records = isinstance(place, (Recorder, MessageRecorder))
-        whole = records and not source.live  # a film has every scan
+        whole = isinstance(place, (Recorder, MessageRecorder)) and not source.live  # every scan
         scans = ScanQueue(source, options.fast or whole)
         drawn, tracked = isinstance(place, Recorder), not options.no_tracks
         frames = LiveDetection(scans, detector, tracked, options.ego, options.frames, drawn)
@@ -204,8 +203,7 @@ class LiveView:
         photo = self._photo(frame.scan)
         title = frame.scan.name + ("     paused" if self.choices.paused else "")
         figures = self._figures(dropped)
-        scores = frame.scores
-        return Shown(frame.scan.points, None, boxes, title, figures, photo, scores=scores)
+        return Shown(frame.scan.points, None, boxes, title, figures, photo, scores=frame.scores)
 
     def report(self, trouble: Trouble) -> None:
         """Print what could not be read, or what else is to be known."""

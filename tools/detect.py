@@ -388,8 +388,7 @@ class Report:
         if there := self.there - (len(lines) - new):
             print(f"{there} scans of an earlier run are there already")
         if done := self.done:
-            scans = f"{done} scan{'s' * (done > 1)}"
-            print(f"{self.boxes} boxes in {scans}, written to {output.place}")
+            print(f"{self.boxes} boxes in {done} scan{'s' * (done > 1)}, written to {output.place}")
         for line in lines[:-1]:
             print(f"error: {line}", file=sys.stderr)
         if lines:
@@ -477,11 +476,11 @@ class Detecting:
             self._begun = True
         self._done += 1
         self._note(scan, left_out)
-        wanted = named.scores >= self._options.score
-        self._new.boxes += int(wanted.sum())
+        wanted = np.flatnonzero(named.scores >= self._options.score)
         tracks = pose = None
         if self._options.track:
-            tracks, pose = self._follow(scan, named.select(np.flatnonzero(wanted)))
+            tracks, pose = self._follow(scan, named.select(wanted))
+        self._new.boxes += len(wanted if tracks is None else tracks.ids)
         known = scan.name, scan.number, scan.time, named, class_names
         part.results.append(ScanResult(*known, milliseconds, tracks, pose))
         if len(part.results) == part.open:
@@ -505,8 +504,11 @@ class Detecting:
         if self._tracker is None or scan.source != self._recording:
             self._tracker, self._recording = Tracker(), scan.source
             self._ego = EgoMotion() if self._options.ego else None
-        pose = self._ego(scan.points, scan.time) if self._ego else scan.pose
-        return self._tracker.update(named, scan.time, pose), pose
+        try:
+            pose = self._ego(scan.points, scan.time) if self._ego else scan.pose
+            return self._tracker.update(named, scan.time, pose), pose
+        except ValueError as error:
+            raise ValueError(f"{scan.title}: {error}; leave out --track, or this scan") from None
 
     def _note(self, scan: ScanRead, left_out: list[Note]) -> None:
         new, facts = self._new, scan.facts

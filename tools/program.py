@@ -10,8 +10,10 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its folder among the packages
 CONFIG = ROOT / "configs" / "second_kitti.yaml"
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
+AGAIN = 1.0  # seconds within which another Ctrl-C is the same one, by way of a launcher
 PIPE_CLOSED = 141
 STOPPED = "stopped; the same command goes on from here"  # of programs that do
 FARTHEST = 1000  # metres or degrees of a shift
@@ -288,7 +291,7 @@ def run(
     """
     waiting = signal.getsignal(signal.SIGINT) is _leave
     if waiting:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, partial(_interrupt, [-math.inf]))
     try:
         code = action() or 0
         sys.stdout.flush()
@@ -347,3 +350,10 @@ def _end(kind: Any, error: BaseException, trace: Any) -> None:
 
 def _leave(*_) -> None:
     os._exit(INTERRUPTED)
+
+
+def _interrupt(when: list[float], *_) -> None:
+    """Ctrl-C ends the action; the same one once more does not disturb what is saved at its end."""
+    if time.monotonic() - when[0] > AGAIN:
+        when[0] = time.monotonic()
+        raise KeyboardInterrupt

@@ -269,7 +269,7 @@ def _require_no_map(points: np.ndarray, source: object) -> None:
     such as UTM."""
     low, middle, high = np.percentile(points[:, :2].astype(np.float64), (5, 50, 95), axis=0)
     if np.abs(middle).max() > MAP and (high - low).max() < FARTHEST:
-        x, y = middle.round()
+        x, y = middle.round() + 0.0  # no -0
         raise ValueError(
             f"{source}: all points are around x = {x:.0f} m, y = {y:.0f} m, which are coordinates "
             "of a map (UTM?), not of the sensor; subtract the sensor's place in float64 before "

@@ -124,18 +124,15 @@ def _packets(path: Path) -> Iterator[Packet | Trouble]:
         except (ValueError, dpkt.Error, struct.error):
             raise ValueError(f"{path}: not a file of network packets, or cut off") from None
         try:
-            cut = False
             for time, frame in reader:
-                if file.cut or not frame:
-                    cut = True
+                file.cut = file.cut or not frame
+                if file.cut:
                     break
-                packet = _udp(frame, float(time), reader)
-                if packet is not None:
+                if packet := _udp(frame, float(time), reader):
                     yield packet
-            cut = cut or file.cut
         except (dpkt.Error, ValueError, struct.error):
-            cut = True
-        if cut:
+            file.cut = True
+        if file.cut:
             yield Trouble(f"{path}: cut off or damaged; played as far as it goes")
 
 

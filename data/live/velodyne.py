@@ -225,17 +225,15 @@ class Turns:
 
         Raises ValueError where all packets were of sensors that cannot be read.
         """
-        before = self._followed.sensor
-        if before is None:  # few packets
+        if self._followed.sensor is None:  # few packets
             self._followed.choose()
-        ours = self._followed.sensor
-        if before is None and ours is not None:
-            yield from self._begin(ours, None)
+            if self._followed.sensor is not None:
+                yield from self._begin(self._followed.sensor, None)
         if self._waiting:
             yield from self._start()
         if self._decoder is not None:
             yield from self._decoded(lambda: self._decoder.finish())
-        if ours is None and self._refusal:
+        if self._followed.sensor is None and self._refusal:
             raise ValueError(f"{self._source}: {self._refusal}")
         yield from self._troubles.rest()
 
@@ -270,9 +268,8 @@ class Turns:
         """Follows a sensor; before: the one that was followed."""
         waited, self._waiting, self._decoder = self._waiting, [], None
         if before is not None:
-            yield Trouble(
-                f"{self._source}: {before} sends no more; {sensor} is followed", lost=False
-            )
+            text = f"{self._source}: {before} sends no more; {sensor} is followed"
+            yield Trouble(text, lost=False)
             return
         for packet in waited:
             if packet.sensor == sensor:
@@ -343,10 +340,7 @@ def turns_of(
     """The turns of recorded packets, and the troubles among them; see `Turns`."""
     turns = Turns(source, model)
     for item in items:
-        if isinstance(item, Trouble):
-            yield item
-        else:
-            yield from turns.add(item)
+        yield from [item] if isinstance(item, Trouble) else turns.add(item)
     yield from turns.finish()
 
 
@@ -356,12 +350,10 @@ def rate_of(items: Iterable[Packet | Trouble], source: str, model: str) -> float
     turns = Turns(source, model)
     for item in items:
         if isinstance(item, Packet):
-            for _ in turns.add(item):
-                pass
+            list(turns.add(item))
         if turns.rate:
             return turns.rate
-    for _ in turns.finish():  # of few packets
-        pass
+    list(turns.finish())  # of few packets
     return turns.rate
 
 

@@ -186,9 +186,12 @@ def _captions(plot: Image.Image, view: View, shown: Shown) -> None:
     for box, text, colour in shown.captions():
         own = np.concatenate(_footprints(box[None], view), axis=1)[0]
         w, h = extent = np.array([width(text, 13), 13])
-        (u0, v0), (u1, v1) = own.min(axis=0), own.max(axis=0)
-        u, v = (u0 + u1 - w) / 2, (v0 + v1 - h) / 2
-        corners = np.array([(u1 + 4, v), (u0 - 4 - w, v), (u, v0 - 3 - h), (u, v1 + 3)])
+        near = taken[((taken[:, :2] <= own.max(axis=0)) & (taken[:, 2:] >= own.min(axis=0))).all(1)]
+        corners: list[tuple[float, float]] = []
+        for around in (own, near.reshape(-1, 2)):  # beside the box, or beside all that it lies on
+            (u0, v0), (u1, v1) = around.min(axis=0), around.max(axis=0)
+            u, v = (u0 + u1 - w) / 2, (v0 + v1 - h) / 2
+            corners += [(u1 + 4, v), (u0 - 4 - w, v), (u, v0 - 3 - h), (u, v1 + 3)]
         place = space.take(np.concatenate([corners, corners + extent], axis=1))
         if place is not None:
             at = (place[0], place[1] + h / 2)

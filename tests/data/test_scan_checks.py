@@ -162,6 +162,12 @@ def write_cloud(path, points: np.ndarray) -> None:
         path.write_bytes(header.encode() + b"end_header\n" + points.astype("<f8").tobytes())
 
 
+def test_a_place_on_an_axis_of_a_map_is_0_and_not_minus_0():
+    points = np.tile(np.array([458123, -0.3, 0, 0], np.float32), (100, 1))
+    with pytest.raises(ValueError, match=r"y = 0 m.*\(458123, 0\)"):
+        require_scan(points, "scan")
+
+
 @pytest.mark.parametrize("suffix", [".bin", ".npy", ".npz", ".pcd", ".ply"])
 @pytest.mark.parametrize("place", [(458123, 5428456), (-30211, 250)])
 @pytest.mark.parametrize("read", [read_scan, read_cloud])

@@ -120,15 +120,24 @@ def test_a_killed_recording_plays(tmp_path):
         film.add(shade(0))
 
 
-def test_a_film_on_a_full_disk_plays_up_to_there(tmp_path):
+@pytest.mark.parametrize("last", [False, True])
+def test_a_film_on_a_full_disk_plays_up_to_there(tmp_path, last):
+    """last: the disk has room for all but the end of the last picture."""
     path, rng = tmp_path / "film.mp4", np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (6 if last else 1000, 120, 160, 3), dtype=np.uint8)
+    room = 200_000
+    if last:
+        with Film(path, 10) as film:
+            for picture in pictures:
+                film.add(picture)
+        room = path.stat().st_size - 1000
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
         with pytest.raises(OSError, match="plays up to there") as error, Film(path, 10) as film:
-            for _ in range(1000):
-                film.add(rng.integers(0, 256, (120, 160, 3), dtype=np.uint8))
+            for picture in pictures:
+                film.add(picture)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)

@@ -5,6 +5,7 @@ import pytest
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.detector.draw import birds_eye
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera
 from millisecond.detector.draw.scene import box_lines
@@ -79,6 +80,17 @@ def test_captions_say_why_and_errors_get_the_room_first():
         "Car 0.90 (0.81)",
         "Car ignored: hidden, 3",
     ]
+
+
+def test_a_false_detection_on_a_larger_object_has_its_caption_first(monkeypatch):
+    truth, found = judged(IGNORED, scores=False), judged(FALSE)
+    found.boxes[0, 3:5] = 0.8
+    found = found._replace(reasons=("there is a Misc",))
+    written = []
+    monkeypatch.setattr(birds_eye, "write", lambda _, at, text, *how, **more: written.append(text))
+    draw_birds_eye(Shown(NO_POINTS, truth, found), view=View())
+    captions = [text for text in written if text.startswith("Car ")]
+    assert captions[:2] == ["Car 0.50 false: there is a Misc", "Car ignored"]
 
 
 def test_the_legend_has_the_colours_of_the_verdicts_or_of_the_classes():

@@ -341,7 +341,8 @@ def test_reviews_that_are_refused(drive, output, typed, tmp_path, capsys, monkey
     monkeypatch.setattr(visualize, "Window", refuse)
     assert told(output) == "error: --review needs a window: no display"
     content = json.loads((output / "objects.json").read_text())
-    for change in ({"verdict": "two words"}, {"frame": "7"}, {"boxes": {"000001": "1 2"}}):
+    verdicts = [{"verdict": word} for word in ("two words", "", "Accept", "acccept", "rejected")]
+    for change in (*verdicts, {"frame": "7"}, {"boxes": {"000001": "1 2"}}, {"labelled": None}):
         broken = content | {"objects": [content["objects"][0] | change]}
         (output / "objects.json").write_text(json.dumps(broken))
         assert "mend it" in told(output)

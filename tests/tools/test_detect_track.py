@@ -55,9 +55,10 @@ def results(folder, names=NAMES):
     return [json.loads((folder / f"{name}.json").read_text()) for name in names]
 
 
-def test_tracks_are_written_in_the_order_of_the_numbers(tmp_path, weights, scans):
+def test_tracks_are_written_in_the_order_of_the_numbers(tmp_path, weights, scans, capsys):
     output = tmp_path / "out"
     assert run("--weights", weights, scans, "--track", "--rate", 5, "--output", output) == 0
+    assert f"8 boxes in 5 scans, written to {output}" in capsys.readouterr().out
     first, *others = results(output)
     assert first["ids"] == first["boxes"] == first["velocities"] == first["ages"] == []
     for place, result in enumerate(others, start=1):
@@ -91,6 +92,16 @@ def test_time_passes_over_a_scan_that_cannot_be_read(tmp_path, weights, scans, m
     monkeypatch.setattr(Tracker, "update", update)
     assert run("--weights", weights, scans, "--track", "--output", tmp_path / "out") == 2
     assert times == pytest.approx([0.0, 0.2, 0.3, 0.4])
+
+
+def test_a_time_that_goes_back_names_its_scan(tmp_path, weights, scans, monkeypatch, capsys):
+    def update(self, found, time, pose=None, original=Tracker.update):
+        return original(self, found, 0.05 if time == 0.2 else time, pose)
+
+    monkeypatch.setattr(Tracker, "update", update)
+    assert run("--weights", weights, scans, "--track", "--output", tmp_path / "out") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: a10.bin: time 0.05 is not after 0.1") and "--track" in error
 
 
 def test_ego_gives_the_tracker_the_poses_of_the_scans(tmp_path, weights, scans, monkeypatch):

@@ -243,6 +243,27 @@ def test_how_an_action_ends(error, code, said, capsys):
         assert err == said
 
 
+@pytest.mark.parametrize(("again", "said"), [(60.0, "saved\n"), (0.0, "")])
+def test_the_same_ctrl_c_twice_disturbs_nothing_that_is_saved(again, said, capsys, monkeypatch):
+    """`timeout -s INT` and launchers send it to the program and to its whole group."""
+
+    def action():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            print("saved")
+
+    monkeypatch.setattr(program, "AGAIN", again)
+    before = signal.signal(signal.SIGINT, program._leave)
+    try:
+        assert program.run(action) == 130
+        assert signal.getsignal(signal.SIGINT) is program._leave
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().out == said
+
+
 def test_a_full_disk_behind_standard_output_has_a_name():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from tools.program import run; "
