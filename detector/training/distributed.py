@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -39,21 +39,34 @@ def peers_watched(rank: int, count: int) -> Iterator[None]:
 
     By itself it would not end: a sum of NCCL waits on the GPU for the dead process, and the host
     waits for the GPU. So a thread of every process waits for a word that the next process says when
-    it leaves. A death closes the connection instead, and one process after the other ends.
+    it leaves: whether with an error, which is like a death. A death closes the connection instead,
+    and one process after the other ends.
     """
-    ring = dist.new_group(backend="gloo", timeout=FOREVER)
-    watch = threading.Thread(target=_watch, args=((rank + 1) % count, ring), daemon=True)
+    ring, failed = dist.new_group(backend="gloo", timeout=FOREVER), threading.Event()
+    peer = (rank + 1) % count
+    watch = threading.Thread(target=_watch, args=(peer, ring, failed), daemon=True)
     watch.start()
-    yield
-    dist.send(torch.zeros(1), dst=(rank - 1) % count, group=ring)
-    watch.join()
-
-
-def _watch(peer: int, ring: dist.ProcessGroup) -> None:
     try:
-        dist.recv(torch.zeros(1), src=peer, group=ring)
-    except RuntimeError:
-        time.sleep(GRACE)
+        yield
+    except BaseException:
+        failed.set()
+        raise
+    finally:
+        with suppress(RuntimeError):  # that one has died
+            dist.send(torch.tensor(failed.is_set()), dst=(rank - 1) % count, group=ring)
+        # mostly all have failed: a thread that hears of it while Python exits would abort that
+        watch.join(GRACE / 2 if failed.is_set() else None)
+
+
+def _watch(peer: int, ring: dist.ProcessGroup, failed: threading.Event) -> None:
+    """failed: this process has, and ends by itself."""
+    word = torch.tensor(True)
+    with suppress(RuntimeError):
+        dist.recv(word, src=peer, group=ring)
+    if not word or failed.is_set():
+        return
+    time.sleep(GRACE)
+    if not failed.is_set():
         print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)

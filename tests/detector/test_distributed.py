@@ -22,6 +22,7 @@ from tests.helpers.minute_training import (
     ENVIRONMENT,
     REPOSITORY,
     UPDATE,
+    start_on_gpus,
     start_processes,
     succeed,
     write_minute_training,
@@ -149,6 +150,29 @@ rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "max_resta
 codes = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **rendezvous), main)(sys.argv[1:])
 assert codes == {0: 2, 1: 2}
 """
+
+
+# Python takes a while to end the first one; meanwhile the other has ended.
+MISTAKE = """
+import time
+from millisecond.detector.training.distributed import processes
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+with processes("cpu") as group:
+    slow = Slow() if group.first else None
+    group.wait()
+    raise SystemExit("a mistake")
+"""
+
+
+def test_mistake_of_all_aborts_none():
+    started = start_on_gpus(2, ["-c", MISTAKE])  # warm processes have no such end
+    for process in started:
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, said) == (1, "a mistake\n")
 
 
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
