@@ -11,8 +11,9 @@ from shutil import copytree
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from millisecond.detector.training.loader import Forked
 from millisecond.detector.training.monitor import Monitor
-from millisecond.tools.program import PIPE_CLOSED
+from millisecond.tools.program import INTERRUPTED, PIPE_CLOSED
 from millisecond.tools.train import main
 from tests.helpers.training_program import (
     PROGRAM,
@@ -44,13 +45,30 @@ def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
         process.send_signal(number)  # torchrun and schedulers may pass it on once more
         output, _ = process.communicate(timeout=180)
         assert process.returncode == code, output
+    (tmp_path / ".best.safetensors.7.tmp").touch()  # half written when it was killed
     finish(start(minute, tmp_path, "--resume"))
     assert_same_weights(tmp_path, uninterrupted)
+    assert not list(tmp_path.glob(".*"))
     steps = [line["step"] for line in read_log(tmp_path) if "validation/total" in line]
     assert steps == sorted(set(steps))
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     shown = [event.step for event in board.Scalars("1 overview/validation/total")]
     assert shown == steps
+
+
+def test_ctrl_c_while_a_slow_disk_is_waited_for(minute, tmp_path, monkeypatch):
+    """The second one, which insists: the checkpoint is not begun again."""
+    asked = []
+
+    def interrupted(forked):
+        asked.append(forked)
+        forked.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Forked, "result", interrupted)
+    settings = ("--set", "train.epochs=2", "train.validate_every=2")
+    assert main(arguments(minute, tmp_path, *settings)) == INTERRUPTED
+    assert len(asked) == 1
 
 
 def test_log_of_a_kill_after_a_validation(tmp_path):
