@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Lock
 from typing import Any
 
 import torch
@@ -39,37 +40,41 @@ def peers_watched(rank: int, count: int) -> Iterator[None]:
 
     By itself it would not end: a sum of NCCL waits on the GPU for the dead process, and the host
     waits for the GPU. So a thread of every process waits for a word that the next process says when
-    it leaves: whether with an error, which is like a death. A death closes the connection instead,
-    and one process after the other ends.
+    it leaves: whether something failed. A death closes the connection instead. The thread passes a
+    failure on, so that the word comes back to the process that failed, and its own thread ends:
+    one that still waits while Python exits would abort that.
     """
-    ring, failed = dist.new_group(backend="gloo", timeout=FOREVER), threading.Event()
-    peer = (rank + 1) % count
-    watch = threading.Thread(target=_watch, args=(peer, ring, failed), daemon=True)
+    ring, failed, said = dist.new_group(backend="gloo", timeout=FOREVER), threading.Event(), Lock()
+
+    def say(failure: bool) -> None:
+        if said.acquire(blocking=False):
+            with suppress(RuntimeError):  # that one has died
+                dist.send(torch.tensor(failure), dst=(rank - 1) % count, group=ring)
+
+    def listen() -> None:
+        failure, peer = torch.tensor(True), (rank + 1) % count
+        with suppress(RuntimeError):
+            dist.recv(failure, src=peer, group=ring)
+        if not failure:
+            return
+        say(True)
+        if not failed.wait(GRACE):
+            print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
+
+    watch = threading.Thread(target=listen, daemon=True)
     watch.start()
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        if type(error) is RuntimeError:  # mostly of a sum without one that died: the thread says so
+            watch.join(2 * GRACE)
         failed.set()
         raise
     finally:
-        with suppress(RuntimeError):  # that one has died
-            dist.send(torch.tensor(failed.is_set()), dst=(rank - 1) % count, group=ring)
-        # mostly all have failed: a thread that hears of it while Python exits would abort that
-        watch.join(GRACE / 2 if failed.is_set() else None)
-
-
-def _watch(peer: int, ring: dist.ProcessGroup, failed: threading.Event) -> None:
-    """failed: this process has, and ends by itself."""
-    word = torch.tensor(True)
-    with suppress(RuntimeError):
-        dist.recv(word, src=peer, group=ring)
-    if not word or failed.is_set():
-        return
-    time.sleep(GRACE)
-    if not failed.is_set():
-        print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
+        say(failed.is_set())
+        watch.join(GRACE if failed.is_set() else None)
 
 
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split

@@ -116,7 +116,8 @@ def test_dead_process_ends_all(minute, tmp_path):
     started[1].kill()
     output, _ = started[0].communicate(timeout=PATIENCE)
     started[1].communicate()
-    assert started[0].returncode not in (0, None), output
+    assert started[0].returncode == 1, output
+    assert "process 1 of the training died" in output and "Traceback" not in output
 
 
 # Of three processes the second dies while the others wait for something else than one another.
@@ -152,9 +153,9 @@ assert codes == {0: 2, 1: 2}
 """
 
 
-# Python takes a while to end the first one; meanwhile the other has ended.
+# Python takes a while to end the first one; meanwhile the others have ended.
 MISTAKE = """
-import time
+import sys, time
 from millisecond.detector.training.distributed import processes
 
 class Slow:
@@ -164,15 +165,22 @@ class Slow:
 with processes("cpu") as group:
     slow = Slow() if group.first else None
     group.wait()
-    raise SystemExit("a mistake")
+    if group.first or sys.argv[1] == "all":
+        raise SystemExit("a mistake")
+    group.wait()
 """
 
 
-def test_mistake_of_all_aborts_none():
-    started = start_on_gpus(2, ["-c", MISTAKE])  # warm processes have no such end
-    for process in started:
-        said, _ = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, said) == (1, "a mistake\n")
+@pytest.mark.parametrize("whose", ["all", "first"])
+def test_mistake_is_told_and_aborts_none(whose):
+    started = start_on_gpus(3, ["-c", MISTAKE, whose])  # warm processes have no such end
+    said = [process.communicate(timeout=PATIENCE)[0] for process in started]
+    assert [process.returncode for process in started] == [1, 1, 1]
+    assert said[0] == "a mistake\n"
+    if whose == "all":
+        assert said == 3 * said[:1]
+    else:
+        assert [line.split(" of ")[0] for line in said[1:]] == ["process 2", "process 0"]
 
 
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
