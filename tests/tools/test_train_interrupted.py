@@ -5,11 +5,14 @@ import os
 import random
 import select
 import signal
+import threading
 import time
 from shutil import copytree
+from unittest import mock
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from millisecond.detector.training.loader import Forked
 from millisecond.detector.training.monitor import Monitor
@@ -132,6 +135,18 @@ def test_full_disk_is_said_and_training_goes_on(
     assert main(arguments(minute, tmp_path)) == 0
     assert "No space left" in capsys.readouterr().err
     assert_same_weights(tmp_path, uninterrupted)
+
+
+@pytest.mark.filterwarnings("error")  # of what a thread would print
+def test_curves_of_a_full_disk_are_told_in_a_line(tmp_path, capsys):
+    monitor = Monitor(tmp_path, 0, 0, 100, 1)
+    (thread,) = (one for one in threading.enumerate() if "AsyncWriter" in type(one).__name__)
+    with mock.patch.object(RecordWriter, "write", side_effect=OSError(28, "No space left")):
+        monitor.numbers(1, {"train/total": 1.0})
+        thread.join(60)
+    monitor.numbers(2, {"train/total": 1.0})
+    monitor.close()
+    assert capsys.readouterr().err.count("No space left") == 1
 
 
 def test_one_training_to_a_folder(minute, tmp_path, capsys):
