@@ -190,7 +190,11 @@ def first_to_say(line: str) -> bool:
 def _store() -> dist.Store:
     """What the processes share before and after they are a group, kept by torchrun or rank 0."""
     store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
-    return store
+    told = os.environ
+    if told.get("LOCAL_WORLD_SIZE") != told["WORLD_SIZE"]:
+        return store  # machines count their restarts differently
+    # torchrun of torch 2.13 keeps the store, with the addresses of processes that have ended
+    return dist.PrefixStore(told.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:

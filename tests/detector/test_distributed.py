@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.detector.models.second import build_second
+from millisecond.detector.training import distributed
 from millisecond.detector.training.build import build_trainer
 from millisecond.detector.training.checkpoints import CheckpointStore
 from millisecond.detector.training.distributed import Processes
@@ -151,6 +153,18 @@ rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "max_resta
 codes = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **rendezvous), main)(sys.argv[1:])
 assert codes == {0: 2, 1: 2}
 """
+
+
+def test_processes_that_are_restarted_read_nothing_that_others_left(monkeypatch):
+    host = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {"MASTER_ADDR": host.host, "MASTER_PORT": str(host.port), "RANK": "1"}
+    told |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for attempt in ("0", "1"):
+        for name, value in (told | {"TORCHELASTIC_RESTART_COUNT": attempt}).items():
+            monkeypatch.setenv(name, value)
+        store = distributed._store.__wrapped__()
+        assert not store.check(["address"])
+        store.set("address", "")
 
 
 # Python takes a while to end the first one; meanwhile the others have ended.
