@@ -333,6 +333,8 @@ class RunFolder:
         if not resume:
             self._require_no_run()
             return
+        for left_by_a_kill in self.path.glob(".*.safetensors.*.tmp"):
+            left_by_a_kill.unlink(missing_ok=True)
         checkpoint = self.processes.of_first(lambda: self._store.newest(_warn))
         if checkpoint is None:
             if self.processes.first:

@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Lock
 from typing import Any
 
 import torch
@@ -39,24 +40,41 @@ def peers_watched(rank: int, count: int) -> Iterator[None]:
 
     By itself it would not end: a sum of NCCL waits on the GPU for the dead process, and the host
     waits for the GPU. So a thread of every process waits for a word that the next process says when
-    it leaves. A death closes the connection instead, and one process after the other ends.
+    it leaves: whether something failed. A death closes the connection instead. The thread passes a
+    failure on, so that the word comes back to the process that failed, and its own thread ends:
+    one that still waits while Python exits would abort that.
     """
-    ring = dist.new_group(backend="gloo", timeout=FOREVER)
-    watch = threading.Thread(target=_watch, args=((rank + 1) % count, ring), daemon=True)
+    ring, failed, said = dist.new_group(backend="gloo", timeout=FOREVER), threading.Event(), Lock()
+
+    def say(failure: bool) -> None:
+        if said.acquire(blocking=False):
+            with suppress(RuntimeError):  # that one has died
+                dist.send(torch.tensor(failure), dst=(rank - 1) % count, group=ring)
+
+    def listen() -> None:
+        failure, peer = torch.tensor(True), (rank + 1) % count
+        with suppress(RuntimeError):
+            dist.recv(failure, src=peer, group=ring)
+        if not failure:
+            return
+        say(True)
+        if not failed.wait(GRACE):
+            print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
+
+    watch = threading.Thread(target=listen, daemon=True)
     watch.start()
-    yield
-    dist.send(torch.zeros(1), dst=(rank - 1) % count, group=ring)
-    watch.join()
-
-
-def _watch(peer: int, ring: dist.ProcessGroup) -> None:
     try:
-        dist.recv(torch.zeros(1), src=peer, group=ring)
-    except RuntimeError:
-        time.sleep(GRACE)
-        print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
+        yield
+    except BaseException as error:
+        if type(error) is RuntimeError:  # mostly of a sum without one that died: the thread says so
+            watch.join(2 * GRACE)
+        failed.set()
+        raise
+    finally:
+        say(failed.is_set())
+        watch.join(GRACE if failed.is_set() else None)
 
 
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split
@@ -172,7 +190,11 @@ def first_to_say(line: str) -> bool:
 def _store() -> dist.Store:
     """What the processes share before and after they are a group, kept by torchrun or rank 0."""
     store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
-    return store
+    told = os.environ
+    if told.get("LOCAL_WORLD_SIZE") != told["WORLD_SIZE"]:
+        return store  # machines count their restarts differently
+    # torchrun of torch 2.13 keeps the store, with the addresses of processes that have ended
+    return dist.PrefixStore(told.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:

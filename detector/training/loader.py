@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -96,7 +97,7 @@ class Forked(Generic[Made]):
 
     A fork begins with all that this process has, so nothing is sent to it. It may use no GPU and no
     memory that is pinned for one. Where no fork can be made, or it fails, or is killed, this
-    process makes the same when it is asked for; so errors are raised here.
+    process makes the same when it is asked for; so errors are raised here. It ends with this one.
     """
 
     def __init__(self, make: Callable[[], Made]):
@@ -131,9 +132,18 @@ class Forked(Generic[Made]):
 def _answer(make: Callable[[], Any], unread: Connection, answer: Connection) -> None:
     unread.close()  # else this process would wait for itself to read, once the other has died
     prepare_worker(None)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # a fork has no other threads
     with suppress(Exception):
         answer.send(make())
+
+
+def _end_with_parent() -> None:
+    """Another training may write to the same files then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 PREFETCH = 4  # batches that a worker has before it

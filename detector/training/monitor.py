@@ -9,6 +9,7 @@ import math
 import re
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,7 @@ class Monitor:
         self._begin = time.monotonic() - _keep_until(log, first_step, validated)
         self._writing = True
         self._log = open(log, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        self._hook, threading.excepthook = threading.excepthook, self._thread_failed
         repeated = first_step + (validated == first_step)  # a validation of that step, too
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=repeated)
         self._bar = tqdm(
@@ -114,6 +116,7 @@ class Monitor:
             self._bar.close()
         self._write(self._board.close)
         self._write(self._log.close)
+        threading.excepthook = self._hook
 
     def _add_pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
         add = partial(self._board.add_image, global_step=step, dataformats="HWC")
@@ -127,6 +130,11 @@ class Monitor:
         for name, value in values.items():
             group = FIRST if OVERVIEW.fullmatch(name) else ""
             self._board.add_scalar(group + name, value, step)
+
+    def _thread_failed(self, error: threading.ExceptHookArgs) -> None:
+        """TensorBoard's thread tells of a full disk where it is next written to."""
+        if not isinstance(error.exc_value, OSError):
+            self._hook(error)
 
     def _write(self, action: Callable, *args: Any, **options: Any) -> None:
         if not self._writing:

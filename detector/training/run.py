@@ -91,6 +91,8 @@ class Training:
         try:
             with StopSignal(self.processes) as stop:
                 stopped_by = self._steps(stop)
+                if self._unsaved is not None:
+                    self.folder.save_weights(BEST, self._unsaved)
                 self._checkpoint()()
                 if not stopped_by:
                     self.folder.save_weights(WEIGHTS, self.state.trained.state_dict())
@@ -214,9 +216,9 @@ class Training:
 
     def _end_saving(self) -> None:
         """Waits for the checkpoint that is being written, if any."""
-        if self._saving:
-            self._try(self._saving.result)
-            self._saving = None
+        saving, self._saving = self._saving, None
+        if saving:
+            self._try(saving.result)
 
     def _save_batches(self, error: NotFinite) -> None:
         path = self.folder.path / f"not_finite_{error.step}_{self.processes.rank}.safetensors"

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.detector.models.second import build_second
+from millisecond.detector.training import distributed
 from millisecond.detector.training.build import build_trainer
 from millisecond.detector.training.checkpoints import CheckpointStore
 from millisecond.detector.training.distributed import Processes
@@ -22,6 +24,7 @@ from tests.helpers.minute_training import (
     ENVIRONMENT,
     REPOSITORY,
     UPDATE,
+    start_on_gpus,
     start_processes,
     succeed,
     write_minute_training,
@@ -115,7 +118,8 @@ def test_dead_process_ends_all(minute, tmp_path):
     started[1].kill()
     output, _ = started[0].communicate(timeout=PATIENCE)
     started[1].communicate()
-    assert started[0].returncode not in (0, None), output
+    assert started[0].returncode == 1, output
+    assert "process 1 of the training died" in output and "Traceback" not in output
 
 
 # Of three processes the second dies while the others wait for something else than one another.
@@ -149,6 +153,48 @@ rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "max_resta
 codes = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **rendezvous), main)(sys.argv[1:])
 assert codes == {0: 2, 1: 2}
 """
+
+
+def test_processes_that_are_restarted_read_nothing_that_others_left(monkeypatch):
+    host = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {"MASTER_ADDR": host.host, "MASTER_PORT": str(host.port), "RANK": "1"}
+    told |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for attempt in ("0", "1"):
+        for name, value in (told | {"TORCHELASTIC_RESTART_COUNT": attempt}).items():
+            monkeypatch.setenv(name, value)
+        store = distributed._store.__wrapped__()
+        assert not store.check(["address"])
+        store.set("address", "")
+
+
+# Python takes a while to end the first one; meanwhile the others have ended.
+MISTAKE = """
+import sys, time
+from millisecond.detector.training.distributed import processes
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+with processes("cpu") as group:
+    slow = Slow() if group.first else None
+    group.wait()
+    if group.first or sys.argv[1] == "all":
+        raise SystemExit("a mistake")
+    group.wait()
+"""
+
+
+@pytest.mark.parametrize("whose", ["all", "first"])
+def test_mistake_is_told_and_aborts_none(whose):
+    started = start_on_gpus(3, ["-c", MISTAKE, whose])  # warm processes have no such end
+    said = [process.communicate(timeout=PATIENCE)[0] for process in started]
+    assert [process.returncode for process in started] == [1, 1, 1]
+    assert said[0] == "a mistake\n"
+    if whose == "all":
+        assert said == 3 * said[:1]
+    else:
+        assert [line.split(" of ")[0] for line in said[1:]] == ["process 2", "process 0"]
 
 
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):

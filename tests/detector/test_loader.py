@@ -251,6 +251,10 @@ class _Told:
         os.write(self._asks, str(os.getpid()).encode())
         return bytes(10_000_000)
 
+    def slow(self) -> None:
+        os.write(self._asks, str(os.getpid()).encode())
+        time.sleep(600)
+
 
 def test_a_fork_makes_what_it_was_born_with():
     """It is not waited for before it is asked; what changes here meanwhile is not in it."""
@@ -308,10 +312,13 @@ def test_a_fork_that_is_killed_while_it_answers_is_made_up_for():
     assert forked.result() == bytes(10_000_000)
 
 
-def test_a_fork_ends_with_the_process_that_made_it():
-    """Also one whose answer nobody reads any more."""
+@pytest.mark.parametrize("make", ["large", "slow"])
+def test_a_fork_ends_with_the_process_that_made_it(make):
+    """Also one whose answer nobody reads any more, and one that is still at work: what it wrote
+    would take the place of what a resumed training has written since."""
     told = _Told()
-    made = multiprocessing.get_context("fork").Process(target=_fork_and_wait, args=(told,))
+    arguments = told, make
+    made = multiprocessing.get_context("fork").Process(target=_fork_and_wait, args=arguments)
     made.start()
     fork = int(os.read(told.asked, 20))
     time.sleep(0.1)  # it answers
@@ -332,8 +339,8 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def _fork_and_wait(told: _Told) -> None:
-    forked = Forked(told.large)
+def _fork_and_wait(told: _Told, make: str) -> None:
+    forked = Forked(getattr(told, make))
     time.sleep(600)
     forked.close()
 

@@ -5,14 +5,18 @@ import os
 import random
 import select
 import signal
+import threading
 import time
 from shutil import copytree
+from unittest import mock
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
+from millisecond.detector.training.loader import Forked
 from millisecond.detector.training.monitor import Monitor
-from millisecond.tools.program import PIPE_CLOSED
+from millisecond.tools.program import INTERRUPTED, PIPE_CLOSED
 from millisecond.tools.train import main
 from tests.helpers.training_program import (
     PROGRAM,
@@ -44,13 +48,30 @@ def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
         process.send_signal(number)  # torchrun and schedulers may pass it on once more
         output, _ = process.communicate(timeout=180)
         assert process.returncode == code, output
+    (tmp_path / ".best.safetensors.7.tmp").touch()  # half written when it was killed
     finish(start(minute, tmp_path, "--resume"))
     assert_same_weights(tmp_path, uninterrupted)
+    assert not list(tmp_path.glob(".*"))
     steps = [line["step"] for line in read_log(tmp_path) if "validation/total" in line]
     assert steps == sorted(set(steps))
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     shown = [event.step for event in board.Scalars("1 overview/validation/total")]
     assert shown == steps
+
+
+def test_ctrl_c_while_a_slow_disk_is_waited_for(minute, tmp_path, monkeypatch):
+    """The second one, which insists: the checkpoint is not begun again."""
+    asked = []
+
+    def interrupted(forked):
+        asked.append(forked)
+        forked.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Forked, "result", interrupted)
+    settings = ("--set", "train.epochs=2", "train.validate_every=2")
+    assert main(arguments(minute, tmp_path, *settings)) == INTERRUPTED
+    assert len(asked) == 1
 
 
 def test_log_of_a_kill_after_a_validation(tmp_path):
@@ -114,6 +135,18 @@ def test_full_disk_is_said_and_training_goes_on(
     assert main(arguments(minute, tmp_path)) == 0
     assert "No space left" in capsys.readouterr().err
     assert_same_weights(tmp_path, uninterrupted)
+
+
+@pytest.mark.filterwarnings("error")  # of what a thread would print
+def test_curves_of_a_full_disk_are_told_in_a_line(tmp_path, capsys):
+    monitor = Monitor(tmp_path, 0, 0, 100, 1)
+    (thread,) = (one for one in threading.enumerate() if "AsyncWriter" in type(one).__name__)
+    with mock.patch.object(RecordWriter, "write", side_effect=OSError(28, "No space left")):
+        monitor.numbers(1, {"train/total": 1.0})
+        thread.join(60)
+    monitor.numbers(2, {"train/total": 1.0})
+    monitor.close()
+    assert capsys.readouterr().err.count("No space left") == 1
 
 
 def test_one_training_to_a_folder(minute, tmp_path, capsys):
