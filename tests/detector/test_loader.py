@@ -314,8 +314,8 @@ def test_a_fork_that_is_killed_while_it_answers_is_made_up_for():
 
 @pytest.mark.parametrize("make", ["large", "slow"])
 def test_a_fork_ends_with_the_process_that_made_it(make):
-    """Also one whose answer nobody reads any more, and one that is still at work: what it wrote
-    would take the place of what a resumed training has written since."""
+    """Also one whose answer nobody reads any more, and one that is still at work: it would
+    overwrite the files of a resumed training."""
     told = _Told()
     arguments = told, make
     made = multiprocessing.get_context("fork").Process(target=_fork_and_wait, args=arguments)

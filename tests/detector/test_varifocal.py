@@ -194,7 +194,7 @@ def test_a_gpu_finds_the_same_and_never_waits(scene, dtype, loss):
     of_total = torch.tensor(64.0)
     losses = quality(criterion, **loss).losses(predictions, boxes, match)
     wanted = quality(criterion, **loss).gradients(predictions, boxes, match, of_total)
-    there = quality(build()).cuda()
+    there = quality(build(), **loss).cuda()
     arguments = Predictions(*(p.cuda() for p in predictions)), boxes.cuda()
     match = type(match)(*(part.cuda() for part in match))
     there.losses(*arguments, match)

@@ -137,7 +137,7 @@ def test_full_disk_is_said_and_training_goes_on(
     assert_same_weights(tmp_path, uninterrupted)
 
 
-@pytest.mark.filterwarnings("error")  # of what a thread would print
+@pytest.mark.filterwarnings("error")  # as an error of the thread would be
 def test_curves_of_a_full_disk_are_told_in_a_line(tmp_path, capsys):
     monitor = Monitor(tmp_path, 0, 0, 100, 1)
     (thread,) = (one for one in threading.enumerate() if "AsyncWriter" in type(one).__name__)
