@@ -151,7 +151,8 @@ class Training:
                     meters.flush()
                     self._take_scores()
                     self._end_saving()
-                    self._saving = Forked(self._checkpoint())
+                    write = self._checkpoint()
+                    self._saving = Forked(write) if self.processes.first else None
             meters.flush()
             self._take_scores()
             self._end_saving()
