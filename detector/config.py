@@ -155,7 +155,7 @@ class ModelConfig:
 class LossConfig:
     """Weights of the losses in their sum. quality: the score of a positive anchor learns the
     overlap of its box with the truth (varifocal loss). velocity: of a network that has it. overlap:
-    of positive boxes with the truth (distance-IoU loss)."""
+    weight of the distance-IoU loss of positive boxes."""
 
     classification: float
     box: float

@@ -291,10 +291,11 @@ def _is_entry(entry: dict[str, Any]) -> bool:
     verdict = ACCEPT if entry["verdict"] is None else entry["verdict"]
     words = [entry["class"], entry["why"], verdict]
     numbers = [float(entry[name]) for name in ("id", "confidence", "doubt", "standing", "labelled")]
-    numbers += [box_of(line)[0] for line in entry["boxes"].values()]
+    for line in entry["boxes"].values():
+        box_of(line)
     return (
         all(word.split() == [word] for word in words)
-        and (verdict in VERDICTS or not get_close_matches(verdict.lower(), VERDICTS, cutoff=0.7))
+        and (verdict in VERDICTS or not get_close_matches(verdict.lower(), VERDICTS, cutoff=0.8))
         and entry["frame"] in entry["boxes"]
         and all(map(math.isfinite, numbers))
     )

@@ -98,11 +98,16 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
 @contextmanager
 def _placed(folder: Path) -> Iterator[Path]:
     """A folder to write to, inside `folder`, to which all of it moves when the block succeeds."""
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as inside:
-        yield Path(inside)
-        for path in Path(inside).iterdir():
-            path.rename(folder / path.name)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as inside:
+            yield Path(inside)
+            for path in Path(inside).iterdir():
+                path.rename(folder / path.name)
+    finally:
+        if new and not any(folder.iterdir()):  # it failed
+            folder.rmdir()
 
 
 def _licence() -> Path:

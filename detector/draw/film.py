@@ -22,7 +22,7 @@ QUALITY = {
     "libx264": {"crf": "23", "preset": "veryfast", "tune": "zerolatency"},
     "mpeg4": {"qscale": "4"},
 }
-# each picture is a fragment of its own, on the disk at once; a trailer would hide that it is full
+# each picture is a fragment of its own, on the disk at once; a trailer would hide a full disk
 FLAGS = "frag_every_frame+empty_moov+default_base_moof+skip_trailer"
 FRAGMENTED = {"movflags": FLAGS, "flush_packets": "1"}
 

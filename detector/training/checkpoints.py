@@ -350,7 +350,8 @@ class RunFolder:
         state.restore(checkpoint.tensors, checkpoint.numbers, self.processes)
 
     def checkpoint(self, state: TrainState) -> Callable[[], None]:
-        """What writes a checkpoint of the state as it is now. Every process must call both."""
+        """What writes a checkpoint of the state as it is now. Every process must call this; only
+        the first one writes."""
         tensors, numbers = state.capture(self.processes)
         checkpoint = Checkpoint(tensors, numbers, self.identity.to_metadata())
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import Lock
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from torch.distributed.rendezvous import rendezvous
 from millisecond.detector.device import usable_device
 
 FOREVER = timedelta(days=3650)
+NONE = -1  # in place of a process
 GRACE = 2  # seconds to end by itself, with an error of its own
 
 
@@ -40,26 +40,28 @@ def peers_watched(rank: int, count: int) -> Iterator[None]:
 
     By itself it would not end: a sum of NCCL waits on the GPU for the dead process, and the host
     waits for the GPU. So a thread of every process waits for a word that the next process says when
-    it leaves: whether something failed. A death closes the connection instead. The thread passes a
-    failure on, so that the word comes back to the process that failed, and its own thread ends:
-    one that still waits while Python exits would abort that.
+    it leaves: which process failed, if one did. A death closes the connection instead. The thread
+    passes a failure on, so that the word comes back to the process that failed, and its own thread
+    ends: one that still waits while Python exits would abort that.
     """
-    ring, failed, said = dist.new_group(backend="gloo", timeout=FOREVER), threading.Event(), Lock()
+    ring = dist.new_group(backend="gloo", timeout=FOREVER)
+    failed, said = threading.Event(), threading.Lock()
 
-    def say(failure: bool) -> None:
+    def say(failing: int) -> None:
         if said.acquire(blocking=False):
             with suppress(RuntimeError):  # that one has died
-                dist.send(torch.tensor(failure), dst=(rank - 1) % count, group=ring)
+                dist.send(torch.tensor(failing), dst=(rank - 1) % count, group=ring)
 
     def listen() -> None:
-        failure, peer = torch.tensor(True), (rank + 1) % count
+        peer = (rank + 1) % count
+        failing = torch.tensor(peer)
         with suppress(RuntimeError):
-            dist.recv(failure, src=peer, group=ring)
-        if not failure:
+            dist.recv(failing, src=peer, group=ring)
+        if failing < 0:
             return
-        say(True)
+        say(int(failing))
         if not failed.wait(GRACE):
-            print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
+            print(f"process {failing} of the training died, so this one ends", file=sys.stderr)
             sys.stderr.flush()
             os._exit(1)
 
@@ -68,12 +70,12 @@ def peers_watched(rank: int, count: int) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error) is RuntimeError:  # mostly of a sum without one that died: the thread says so
+        if type(error) is RuntimeError:  # mostly of a sum that lacks a dead process
             watch.join(2 * GRACE)
         failed.set()
         raise
     finally:
-        say(failed.is_set())
+        say(rank if failed.is_set() else NONE)
         watch.join(GRACE if failed.is_set() else None)
 
 

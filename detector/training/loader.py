@@ -97,7 +97,8 @@ class Forked(Generic[Made]):
 
     A fork begins with all that this process has, so nothing is sent to it. It may use no GPU and no
     memory that is pinned for one. Where no fork can be made, or it fails, or is killed, this
-    process makes the same when it is asked for; so errors are raised here. It ends with this one.
+    process makes the same when it is asked for; so errors are raised here. The fork ends with this
+    process.
     """
 
     def __init__(self, make: Callable[[], Made]):
@@ -133,13 +134,13 @@ def _answer(make: Callable[[], Any], unread: Connection, answer: Connection) -> 
     unread.close()  # else this process would wait for itself to read, once the other has died
     prepare_worker(None)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # a fork has no other threads
+    torch.set_num_threads(1)  # a fork has none of torch's other threads
     with suppress(Exception):
         answer.send(make())
 
 
 def _end_with_parent() -> None:
-    """Another training may write to the same files then."""
+    """Ends this fork once its parent has ended: a resumed training may write the same files."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

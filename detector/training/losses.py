@@ -146,7 +146,7 @@ def overlap_loss(
     averaged as in `ops.anchor_losses`.
 
     1 - IoU + (distance of the centres / diagonal of the box around both)^2, in the frame of the
-    true box, as if the predicted one had its yaw: the sine-error loss sees to that.
+    true box, as if the predicted one had its yaw, which has the sine-error loss.
     """
     classes, rotations = anchors.shape[2:4]
     if boxes.shape[1] == 0:
@@ -264,7 +264,7 @@ class Criterion(nn.Module):
         with torch.enable_grad():
             own = [prediction.detach().requires_grad_() for prediction in predictions]
             further = self._further(type(predictions)(*own), boxes, match)
-        if further is None:
+        if further is None or not further.requires_grad:  # no box: nothing depends on them
             return Predictions(*found)
         more = torch.autograd.grad(further.sum(), own, of_total, allow_unused=True)
         sums = (a if b is None else a + b for a, b in zip(found, more, strict=False))

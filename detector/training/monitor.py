@@ -133,7 +133,8 @@ class Monitor:
 
     def _thread_failed(self, error: threading.ExceptHookArgs) -> None:
         """TensorBoard's thread tells of a full disk where it is next written to."""
-        if not isinstance(error.exc_value, OSError):
+        of_tensorboard = "AsyncWriter" in type(error.thread).__name__
+        if not (of_tensorboard and isinstance(error.exc_value, OSError)):
             self._hook(error)
 
     def _write(self, action: Callable, *args: Any, **options: Any) -> None:

@@ -54,7 +54,7 @@ class _Scoring(NamedTuple):
     step: int
     unscored: Unscored
     weights: dict[str, Tensor]  # of that step, on the host
-    scores: Forked[tuple[Scores, bool]]  # see `Training._score`
+    scores: Forked[tuple[Scores, OSError | None]]  # see `Training._score`
 
 
 class Training:
@@ -91,11 +91,11 @@ class Training:
         try:
             with StopSignal(self.processes) as stop:
                 stopped_by = self._steps(stop)
-                if self._unsaved is not None:
-                    self.folder.save_weights(BEST, self._unsaved)
                 self._checkpoint()()
                 if not stopped_by:
                     self.folder.save_weights(WEIGHTS, self.state.trained.state_dict())
+                if self._unsaved is not None:
+                    self.folder.save_weights(BEST, self._unsaved)
                 self.processes.wait()
             return stopped_by
         except NotFinite as error:
@@ -188,11 +188,14 @@ class Training:
             self._scoring = _Scoring(state.step, unscored, copy, Forked(score))
         return True
 
-    def _score(self, unscored: Unscored, weights: dict[str, Tensor]) -> tuple[Scores, bool]:
-        """The scores, and whether no best weights are left to save."""
+    def _score(
+        self, unscored: Unscored, weights: dict[str, Tensor]
+    ) -> tuple[Scores, OSError | None]:
+        """The scores, and why the best weights, if there are any to save, could not be saved."""
         scores = self.validation.score(unscored)
         best = self._best_of(scores, weights)
-        return scores, best is None or self._try(partial(self.folder.save_weights, BEST, best))
+        save = partial(self.folder.save_weights, BEST, best or {})
+        return scores, None if best is None else _failure(save)
 
     def _best_of(self, scores: Scores, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """The weights to save: of equal AP the last; so also without any AP."""
@@ -204,8 +207,10 @@ class Training:
         if self._scoring is None:
             return
         (step, unscored, weights, forked), state, self._scoring = self._scoring, self.state, None
-        scores, saved = forked.result()
-        self._unsaved = None if saved else self._best_of(scores, weights)
+        scores, failure = forked.result()
+        self._unsaved = self._best_of(scores, weights) if failure else None
+        if failure:
+            say(NOT_SAVED.format(failure))
         state.best = max(state.best, scores.mean_ap)
         if self.monitor:
             self.monitor.scores(step, unscored, scores, state.best)
@@ -226,14 +231,22 @@ class Training:
         error.save(path)
         say(f"the batch of step {error.step} is in {path}")
 
-    def _try(self, write: Callable[[], None]) -> bool:
-        """Whether it was written: a full disk, for one, does not end the training."""
-        try:
-            write()
-        except OSError as error:
-            say(f"warning: not saved: {error}; what was saved before is still there")
-            return False
-        return True
+    def _try(self, write: Callable[[], None]) -> None:
+        """A full disk, for one, does not end the training."""
+        if failure := _failure(write):
+            say(NOT_SAVED.format(failure))
+
+
+NOT_SAVED = "warning: not saved: {}; what was saved before is still there"
+
+
+def _failure(write: Callable[[], None]) -> OSError | None:
+    """What a full disk, for one, has to say; a fork does not say it itself."""
+    try:
+        write()
+    except OSError as error:
+        return error
+    return None
 
 
 def build_training(

@@ -95,7 +95,7 @@ def test_a_program_in_c(host_part, network, tmp_path):
         "numbers 5 10 16",
         "shape 1 window.dilation: 0 is not from 1 to 1073741823",
         "shape 1 shape: 0 is not from 1 to 1073741823",
-        "shape 1 window: does not fit the grid",
+        "shape 1 shape: the output would be too large",
         "gradient 1 gradient: is null",
         "interpolate 1 queries: -1 is not from 0 to 1073741822",
         "tracker 0 ",

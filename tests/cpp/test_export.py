@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -115,3 +116,13 @@ def test_mistakes_write_nothing(tmp_path, capsys, weights, folder, frames, fault
     assert main([weights, str(tmp_path / folder), *extra]) == 2
     assert fault in capsys.readouterr().err
     assert sorted(Path(path).name for path in tmp_path.iterdir()) == ["full"]
+
+
+def test_a_broken_disk_leaves_nothing(tmp_path, capsys, monkeypatch):
+    broken = mock.Mock(side_effect=OSError(5, "Input/output error", "robot"))
+    monkeypatch.setattr("millisecond.tools.export.network_file.write", broken)
+    (tmp_path / "there").mkdir()
+    for folder in ("new", "there"):
+        assert main(["second_small", str(tmp_path / folder)]) == 2
+        assert "Input/output error" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]

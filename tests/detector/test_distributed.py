@@ -140,7 +140,7 @@ def test_process_that_waits_elsewhere_ends_after_a_dead_one():
     ends = [process.communicate(timeout=PATIENCE)[0] for process in started]
     assert [process.returncode for process in started] == [1, -9, 1]
     assert "process 1 of the training died" in ends[0]
-    assert "process 0 of the training died" in ends[2]
+    assert "process 1 of the training died" in ends[2]  # handed on by 0
 
 
 # What torchrun does, with processes that it forks instead of programs that import torch.
@@ -194,7 +194,7 @@ def test_mistake_is_told_and_aborts_none(whose):
     if whose == "all":
         assert said == 3 * said[:1]
     else:
-        assert [line.split(" of ")[0] for line in said[1:]] == ["process 2", "process 0"]
+        assert [line.split(" of ")[0] for line in said[1:]] == ["process 0", "process 0"]
 
 
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):

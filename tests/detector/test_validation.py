@@ -76,7 +76,7 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
     assert validation.batch_size == config.train.batch_size == 2
     want = found_by(monkeypatch, minute, validation)
     validation = Validation(frames, config, ALONE)
-    validation.batch_size = 8
+    validation.batch_size = 8  # of 9 frames: the last batch is another size
     tried: list[int] = []
 
     def narrow(room, model, batch, predict):

@@ -150,6 +150,7 @@ def test_gradients_without_losses_are_those_of_backward(scene, dtype, loss):
 def test_positives_beyond_the_room_keep_the_focal_loss(scene, monkeypatch):
     criterion, predictions, boxes, labels = scene
     whole = quality(criterion)(predictions, boxes, labels).classification
+    far = quality(criterion, overlap=3.0)(predictions, boxes, labels).box
     monkeypatch.setattr(losses, "MOST", 3)
     match = criterion.assigner.match(boxes, labels)
     found, overlaps = losses.overlaps_of_positives(
@@ -159,7 +160,9 @@ def test_positives_beyond_the_room_keep_the_focal_loss(scene, monkeypatch):
         assert which.nonzero()[:, 0].tolist() == (rows >= 0).nonzero()[:3, 0].tolist()
         assert not overlap[~which].any()
     some = quality(criterion)(predictions, boxes, labels).classification
-    assert some not in (whole, criterion(predictions, boxes, labels).classification)
+    plain = criterion(predictions, boxes, labels)
+    assert some not in (whole, plain.classification)
+    assert plain.box < quality(criterion, overlap=3.0)(predictions, boxes, labels).box < far
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
@@ -168,8 +171,13 @@ def test_without_a_box_nothing_changes(boxes, loss):
     criterion = build()
     predictions = random_predictions(criterion, 2, torch.float32)
     none = torch.zeros(2, boxes, 7), torch.zeros(2, boxes, dtype=torch.int64)
-    plain, found = (c(predictions, *none) for c in (criterion, quality(criterion, **loss)))
+    learning = quality(criterion, **loss)
+    plain, found = (c(predictions, *none) for c in (criterion, learning))
     assert torch.equal(plain.flat(), found.flat())
+    match = criterion.assigner.match(*none)
+    arguments = predictions, none[0], match, torch.tensor(2.0)
+    for a, b in zip(criterion.gradients(*arguments), learning.gradients(*arguments), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)

@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 import time
+from pathlib import Path
 from shutil import copytree
 from unittest import mock
 
@@ -147,6 +148,17 @@ def test_curves_of_a_full_disk_are_told_in_a_line(tmp_path, capsys):
     monitor.numbers(2, {"train/total": 1.0})
     monitor.close()
     assert capsys.readouterr().err.count("No space left") == 1
+
+
+def test_failures_of_other_threads_are_told(tmp_path, monkeypatch):
+    seen: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    monitor = Monitor(tmp_path, 0, 0, 100, 1)
+    thread = threading.Thread(target=Path("not_there").read_bytes)
+    thread.start()
+    thread.join()
+    monitor.close()
+    assert [type(failed.exc_value) for failed in seen] == [FileNotFoundError]
 
 
 def test_one_training_to_a_folder(minute, tmp_path, capsys):

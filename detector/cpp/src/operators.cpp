@@ -75,7 +75,8 @@ void output_shape(const int32_t* shape, const Window& window, int (&out)[3]) {
     require_from("shape", shape[axis], 1, MOST_ROWS);
     const int64_t reach = int64_t(window.dilation[axis]) * (window.kernel[axis] - 1) + 1;
     const int64_t room = int64_t(shape[axis]) + 2 * int64_t(window.padding[axis]) - reach;
-    require(room >= 0 && room / window.stride[axis] < MOST_ROWS, "window: does not fit the grid");
+    require(room >= 0, "window: does not fit the grid");
+    require(room / window.stride[axis] < MOST_ROWS, "shape: the output would be too large");
     out[axis] = static_cast<int>(room / window.stride[axis]) + 1;
   }
 }
