@@ -12,14 +12,11 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -104,7 +101,8 @@ class Monitor:
         when += f", {timedelta(seconds=round(self._seconds()))}"
         line = f"{when}: validation loss {unscored.losses['total']:.3f}, {found}"
         say(textwrap.fill(line, WIDTH, subsequent_indent="    "))
-        self._write(self._add_pictures, step, scores.pictures)
+        for picture in scores.pictures:
+            self._write(self._board._get_file_writer().add_summary, picture, step)
 
     def _seconds(self) -> float:
         """Of the training, without the time between a stop and its --resume."""
@@ -117,12 +115,6 @@ class Monitor:
         self._write(self._board.close)
         self._write(self._log.close)
         threading.excepthook = self._hook
-
-    def _add_pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        add = partial(self._board.add_image, global_step=step, dataformats="HWC")
-        # Pillow lets other threads run while it compresses
-        with ThreadPoolExecutor(max(len(pictures), 1)) as threads:
-            list(threads.map(lambda named: add(*named), pictures.items()))
 
     def _append(self, step: int, line: str, values: Mapping[str, float]) -> None:
         self._log.write(line + "\n")

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
+from torch.utils.tensorboard.summary import Summary, image
 from tqdm import tqdm
 
 from millisecond.data.augment import in_range
@@ -107,7 +108,7 @@ class Scores(NamedTuple):
     """How good is what a validation finds."""
 
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
-    pictures: dict[str, np.ndarray]  # of the first frames from above: RGB [H, W, 3] uint8 by name
+    pictures: list[Summary]  # of the first frames from above, as TensorBoard keeps them
 
     @property
     def mean_ap(self) -> float:
@@ -288,9 +289,7 @@ class Validation:
             [cameras[rank][place] for place, rank in by_turns],
         )
 
-    def _draw(
-        self, frames: Sequence[Frame], found: Sequence[NamedDetections]
-    ) -> dict[str, np.ndarray]:
+    def _draw(self, frames: Sequence[Frame], found: Sequence[NamedDetections]) -> list[Summary]:
         """Pictures of the frames from above, with their labels and what is found."""
         view, palette = View.of_grid(self.config.grid.range), Palette(self.classes)
         shown = [
@@ -302,11 +301,13 @@ class Validation:
             )
             for frame, one in zip(frames, found, strict=True)
         ]
-        names = [f"frame {frame.frame_id}" for frame in frames]
-        # numpy and Pillow let other threads run while they draw
+
+        def drawn(one: Shown) -> Summary:
+            return image(f"frame {one.title}", draw_birds_eye(one, view=view), dataformats="HWC")
+
+        # numpy and Pillow let other threads run while they draw and compress
         with ThreadPoolExecutor(DRAWN) as threads:
-            pictures = threads.map(partial(draw_birds_eye, view=view), shown)
-            return dict(zip(names, pictures, strict=True))
+            return list(threads.map(drawn, shown))
 
 
 def frames_at_once(config: Config, device: torch.device) -> int:

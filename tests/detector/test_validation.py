@@ -14,6 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import Labels
 from millisecond.detector.config import load_config
+from millisecond.detector.draw.birds_eye import draw_birds_eye
+from millisecond.detector.draw.style import Shown
+from millisecond.detector.draw.view import View
 from millisecond.detector.models.second import build_second
 from millisecond.detector.training import validation as module
 from millisecond.detector.training.build import build_trainer
@@ -133,20 +136,27 @@ def test_the_first_frames_are_drawn_as_by_themselves(minute, tmp_path):
     unscored = validation(trainer.state.model, trainer.forward)
     scores = Forked(partial(validation.score, unscored)).result()
     assert scores.result == validation.score(unscored).result
-    drawn, alone = scores.pictures, {}
+    drawn, alone = scores.pictures, []
     for index in range(DRAWN):
-        alone |= validation._draw([frames[index]], [unscored.found[index]])
-    assert list(drawn) == list(alone) and len(drawn) == DRAWN
-    assert all(np.array_equal(drawn[name], alone[name]) for name in drawn)
+        alone += validation._draw([frames[index]], [unscored.found[index]])
+    assert drawn == alone and len(drawn) == DRAWN
     monitor = Monitor(tmp_path, 0, 0, total_steps=2, epochs=1)
     monitor.scores(1, unscored, scores, scores.mean_ap)
     monitor.close()
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert set(board.Tags()["images"]) == set(drawn)
-    for name, picture in drawn.items():
-        (image,) = board.Images(name)
+    view = View.of_grid(config.grid.range)
+    names = {f"frame {frames[index].frame_id}" for index in range(DRAWN)}
+    assert set(board.Tags()["images"]) == names
+    for (picture,) in (summary.value for summary in drawn):
+        (image,) = board.Images(picture.tag)
         written = Image.open(io.BytesIO(image.encoded_image_string))
-        assert image.step == 1 and np.array_equal(np.asarray(written), picture)
+        assert image.step == 1 and image.encoded_image_string == picture.image.encoded_image_string
+        frame = frames[frames.frame_ids.index(picture.tag.removeprefix("frame "))]
+        ground = draw_birds_eye(Shown(frame.points, None, None), view=view)
+        pixels = np.asarray(written)  # with boxes and a title
+        assert (
+            pixels.shape[1] == ground.shape[1] and 0.7 < np.mean(pixels[:400] == ground[:400]) < 1
+        )
 
 
 def test_a_gpu_takes_larger_batches_while_there_is_an_index(monkeypatch, minute):

@@ -59,7 +59,7 @@ def one_thread():
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Trainings of a test draw none, which takes a third of their time; `uninterrupted` does."""
-    monkeypatch.setattr("millisecond.detector.training.validation.Validation._draw", lambda *_: {})
+    monkeypatch.setattr("millisecond.detector.training.validation.Validation._draw", lambda *_: [])
 
 
 @pytest.fixture(scope="session")
