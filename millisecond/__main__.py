@@ -48,7 +48,7 @@ GROUPS = {
 WORKING = {  # modules that programs import for their work alone, by the packages that have them
     "tqdm": ["tqdm"],
     "PIL": ["PIL", "PIL.PngImagePlugin"],
-    "tensorboard": ["torch.utils.tensorboard"],
+    "tensorboard": ["torch.utils.tensorboard", "torch.utils.tensorboard.summary"],
 }
 COMMANDS = [command for group in GROUPS.values() for command in group]
 PAGE = """\
