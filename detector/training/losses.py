@@ -56,40 +56,6 @@ class TargetAssigner(nn.Module):
 MOST = 1024  # positives of a frame; beyond them only the losses of `ops.anchor_losses` stay
 
 
-def varifocal_change(
-    class_logits: Tensor,  # [B, A, K]
-    box_residuals: Tensor,  # [B, A, 7]
-    anchors: Tensor,  # [Y, X, K, R, 7]
-    boxes: Tensor,  # [B, M, 7]
-    match: Match,
-) -> Tensor:  # [K]
-    """What the varifocal loss adds to the focal loss of each class, without weight: a sum over
-    positive anchors, divided and averaged as in `ops.anchor_losses`. Boxes get no gradient.
-    """
-    per_cell = (-1, *anchors.shape[2:4])  # cells, K, R
-    found, overlaps = overlaps_of_positives(box_residuals, anchors, boxes, match)
-    share = 1 / match.positives.clamp(min=1).float() / len(match.positives)  # [B]
-    weight = (share[:, None] * found).unflatten(1, per_cell).movedim(2, 3)  # [B, cells, R, K]
-    # Each anchor's logit of its own class. A gather's gradient would add up by atomics.
-    logits = class_logits.unflatten(1, per_cell).diagonal(dim1=2, dim2=4).float()
-    learnt = varifocal(logits, overlaps.unflatten(1, per_cell).movedim(2, 3))
-    return (weight * (learnt - focal(logits))).sum((0, 1, 2))
-
-
-def varifocal(logits: Tensor, overlaps: Tensor) -> Tensor:
-    """Loss [...] of positives: q * cross entropy of the score with q, the overlap.
-
-    In the paper a positive without any overlap has the loss of a negative; here it has none.
-    """
-    entropy = F.binary_cross_entropy_with_logits(logits, overlaps, reduction="none")
-    return overlaps * entropy
-
-
-def focal(logits: Tensor) -> Tensor:
-    """Focal loss [...] of positives, as `ops.anchor_losses` has it."""
-    return 0.25 * torch.sigmoid(-logits) ** 2 * F.softplus(-logits)
-
-
 class Positives(NamedTuple):
     """The first `MOST` positives of each frame in their order, then others; fixed shapes: nothing
     waits for a GPU."""
@@ -115,21 +81,47 @@ def positives_of(residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match
     return Positives(index, rows >= 0, predicted, own)
 
 
-@torch.no_grad()
-def overlaps_of_positives(
-    residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match
-) -> tuple[Tensor, Tensor]:
-    """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7] -> mask [B, A], IoU [B, A].
-
-    The mask has the first `MOST` positives of each frame. The 3-D IoU is between their predicted
-    box and their own, 0 for all other anchors.
+def varifocal_change(
+    class_logits: Tensor,  # [B, A, K]
+    anchors: Tensor,  # [Y, X, K, R, 7]
+    positives: Positives,
+    match: Match,
+) -> Tensor:  # [K]
+    """What the varifocal loss adds to the focal loss of each class, without weight: a sum over
+    positive anchors, divided and averaged as in `ops.anchor_losses`. Boxes get no gradient.
     """
-    positive = match.rows >= 0
-    if boxes.shape[1] == 0:
-        return positive, torch.zeros_like(positive, dtype=torch.float32)
-    _, _, predicted, own = positives_of(residuals, anchors, boxes, match)
+    per_cell = (-1, *anchors.shape[2:4])  # cells, K, R
+    found, overlaps = overlaps_of_anchors(positives, match)
+    share = 1 / match.positives.clamp(min=1).float() / len(match.positives)  # [B]
+    weight = (share[:, None] * found).unflatten(1, per_cell).movedim(2, 3)  # [B, cells, R, K]
+    # Each anchor's logit of its own class. A gather's gradient would add up by atomics.
+    logits = class_logits.unflatten(1, per_cell).diagonal(dim1=2, dim2=4).float()
+    learnt = varifocal(logits, overlaps.unflatten(1, per_cell).movedim(2, 3))
+    return (weight * (learnt - focal(logits))).sum((0, 1, 2))
+
+
+def varifocal(logits: Tensor, overlaps: Tensor) -> Tensor:
+    """Loss [...] of positives: q * cross entropy of the score with q, the overlap.
+
+    In the paper a positive without any overlap has the loss of a negative; here it has none.
+    """
+    entropy = F.binary_cross_entropy_with_logits(logits, overlaps, reduction="none")
+    return overlaps * entropy
+
+
+def focal(logits: Tensor) -> Tensor:
+    """Focal loss [...] of positives, as `ops.anchor_losses` has it."""
+    return 0.25 * torch.sigmoid(-logits) ** 2 * F.softplus(-logits)
+
+
+@torch.no_grad()
+def overlaps_of_anchors(positives: Positives, match: Match) -> tuple[Tensor, Tensor]:
+    """Mask [B, A] of the positives, and 3-D IoU [B, A] of their predicted box and their own, 0 of
+    all other anchors."""
+    predicted, own = positives.predicted, positives.own
     overlaps = paired_iou_3d(predicted.reshape(-1, 7), own.reshape(-1, 7)).view(own.shape[:2])
     most = own.shape[1]
+    positive = match.rows >= 0
     place = positive.cumsum(1) - 1  # of an anchor in `Positives.anchor`
     found = positive & (place < most)
     spread = overlaps.gather(1, place.clamp(0, most - 1))
@@ -137,9 +129,8 @@ def overlaps_of_positives(
 
 
 def overlap_loss(
-    residuals: Tensor,  # [B, A, 7]
     anchors: Tensor,  # [Y, X, K, R, 7]
-    boxes: Tensor,  # [B, M, 7]
+    positives: Positives,
     match: Match,
 ) -> Tensor:  # [K]
     """The distance-IoU loss of each class, without weight: a sum over positive anchors, divided and
@@ -149,9 +140,7 @@ def overlap_loss(
     true box, as if the predicted one had its yaw, which has the sine-error loss.
     """
     classes, rotations = anchors.shape[2:4]
-    if boxes.shape[1] == 0:
-        return residuals.new_zeros(classes, dtype=torch.float32)
-    index, real, predicted, own = positives_of(residuals, anchors, boxes, match)
+    index, real, predicted, own = positives
     a, b = (torch.where(real[..., None], box, 1.0) for box in (predicted, own))
     (x, y, z), cos, sin = (a - b)[..., :3].unbind(-1), b[..., 6].cos(), b[..., 6].sin()
     away = torch.stack((cos * x + sin * y, cos * y - sin * x, z), -1)
@@ -264,7 +253,7 @@ class Criterion(nn.Module):
         with torch.enable_grad():
             own = [prediction.detach().requires_grad_() for prediction in predictions]
             further = self._further(type(predictions)(*own), boxes, match)
-        if further is None or not further.requires_grad:  # no box: nothing depends on them
+        if further is None:
             return Predictions(*found)
         more = torch.autograd.grad(further.sum(), own, of_total, allow_unused=True)
         sums = (a if b is None else a + b for a, b in zip(found, more, strict=False))
@@ -275,14 +264,18 @@ class Criterion(nn.Module):
         (logits, residuals), moving = predictions[:2], isinstance(predictions, MovingPredictions)
         if not (self.loss.quality or self.loss.overlap or moving):
             return None
-        truth = self.assigner.anchors, boxes[..., :7].contiguous(), match
+        if boxes.shape[1] == 0:
+            boxes = boxes.new_zeros(len(boxes), 1, boxes.shape[2])  # rows to gather
+        anchors = self.assigner.anchors
         rows = [torch.zeros(logits.shape[2], device=logits.device)] * 3
-        if self.loss.quality:
-            rows[0] = self.weights[0] * varifocal_change(logits, residuals, *truth)
-        if self.loss.overlap:
-            rows[1] = self.loss.overlap * overlap_loss(residuals, *truth)
+        if self.loss.quality or self.loss.overlap:
+            positives = positives_of(residuals, anchors, boxes[..., :7], match)
+            if self.loss.quality:
+                rows[0] = self.weights[0] * varifocal_change(logits, anchors, positives, match)
+            if self.loss.overlap:
+                rows[1] = self.loss.overlap * overlap_loss(anchors, positives, match)
         if isinstance(predictions, MovingPredictions):
-            velocities, anchors = predictions.velocities, self.assigner.anchors
+            velocities = predictions.velocities
             rows.append(self.loss.velocity * velocity_loss(velocities, anchors, boxes, match))
         return torch.stack(rows)
 

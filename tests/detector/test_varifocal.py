@@ -122,15 +122,16 @@ def test_overlap_loss_draws_a_box_onto_its_own(scene):
     residuals = targets + 0.8 * predictions.box_residuals.sign() * (match.rows >= 0)[..., None]
     residuals[..., 6] = targets[..., 6]
     residuals.requires_grad_()
-    overlaps = lambda: losses.overlaps_of_positives(residuals, anchors, boxes, match)  # noqa: E731
-    assert (overlaps()[1][match.rows >= 0] == 0).any()
+    found = lambda: losses.positives_of(residuals, anchors, boxes, match)  # noqa: E731
+    overlaps = lambda: losses.overlaps_of_anchors(found(), match)[1][match.rows >= 0]  # noqa: E731
+    assert (overlaps() == 0).any()
     optimizer = torch.optim.Adam([residuals], lr=0.03)
     for _ in range(300):
         optimizer.zero_grad()
-        losses.overlap_loss(residuals, anchors, boxes, match).sum().backward()
+        losses.overlap_loss(anchors, found(), match).sum().backward()
         optimizer.step()
         optimizer.param_groups[0]["lr"] *= 0.99
-    assert overlaps()[1][match.rows >= 0].min() > 0.95
+    assert overlaps().min() > 0.95
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
@@ -153,9 +154,9 @@ def test_positives_beyond_the_room_keep_the_focal_loss(scene, monkeypatch):
     far = quality(criterion, overlap=3.0)(predictions, boxes, labels).box
     monkeypatch.setattr(losses, "MOST", 3)
     match = criterion.assigner.match(boxes, labels)
-    found, overlaps = losses.overlaps_of_positives(
-        predictions.box_residuals, criterion.assigner.anchors, boxes, match
-    )
+    anchors = criterion.assigner.anchors
+    first = losses.positives_of(predictions.box_residuals, anchors, boxes, match)
+    found, overlaps = losses.overlaps_of_anchors(first, match)
     for which, overlap, rows in zip(found, overlaps, match.rows, strict=True):
         assert which.nonzero()[:, 0].tolist() == (rows >= 0).nonzero()[:3, 0].tolist()
         assert not overlap[~which].any()

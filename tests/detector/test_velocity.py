@@ -89,6 +89,15 @@ def test_exact_velocities_cost_nothing():
     assert losses.total.isfinite() and not losses.by_class[3].any()
 
 
+def test_streets_without_a_box_have_no_velocity_to_learn():
+    criterion, (boxes, labels) = build(), truth(3)
+    leaves = moving(random_predictions(criterion, 3, torch.float32))
+    none, empty = criterion.assigner.match(boxes[:, :0], labels[:, :0]), boxes[:, :0]
+    losses = criterion(leaves, empty, labels[:, :0])
+    assert losses.total.isfinite() and not losses.by_class[3].any()
+    assert not criterion.gradients(leaves, empty, none, torch.tensor(1.0)).velocities.any()
+
+
 def test_a_network_without_is_as_it_was():
     with_it = build_small_network(velocity=True)[1].state_dict()
     without = build_small_network()[1].state_dict()
