@@ -194,8 +194,9 @@ class Training:
         """The scores, and why the best weights, if there are any to save, could not be saved."""
         scores = self.validation.score(unscored)
         best = self._best_of(scores, weights)
-        save = partial(self.folder.save_weights, BEST, best or {})
-        return scores, None if best is None else _failure(save)
+        if best is None:
+            return scores, None
+        return scores, _failure(partial(self.folder.save_weights, BEST, best))
 
     def _best_of(self, scores: Scores, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """The weights to save: of equal AP the last; so also without any AP."""
