@@ -301,7 +301,7 @@ class Config:
         try:
             last_level_shape(self.grid.voxel_grid.sparse_shape)
         except ValueError:
-            problem = f"{z} voxels along z are too few for the encoder, which needs at least 22"
+            problem = f"{z} voxels along z are too few for the encoder, which needs at least 24"
             raise ConfigError("grid.range", problem) from None
 
     @property
