@@ -31,6 +31,7 @@ help:  ## show this list
 
 demo: .venv/installed  ## the shipped weights on a simulated drive: output/demo/
 	$(BIN)/millisecond tour --output output/demo
+	@echo 'in each new shell, first: source .venv/bin/activate'
 
 train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/train_demo/
 	$(BIN)/millisecond train_demo --output output/train_demo

@@ -21,6 +21,7 @@ import yaml
 
 from millisecond.data.files import read_text
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.kitti.labels import DONT_CARE
 from millisecond.data.schema import (
     LARGEST,
     ConfigError,
@@ -59,7 +60,7 @@ class ClassConfig:
         one_word = self.name.isprintable() and self.name.split() == [self.name]
         problem = f"{self.name!r} must be one word: label files part columns by spaces"
         require(one_word, "name", problem)
-        require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
+        require(self.name != DONT_CARE, "name", f"{DONT_CARE!r} marks what has no box")
         small = all(0 < side <= LARGEST_SIDE for side in self.size)
         require(small, "size", f"{list(self.size)} m must be positive and at most {LARGEST_SIDE}")
         require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is not a height")
@@ -301,7 +302,7 @@ class Config:
         try:
             last_level_shape(self.grid.voxel_grid.sparse_shape)
         except ValueError:
-            problem = f"{z} voxels along z are too few for the encoder, which needs at least 22"
+            problem = f"{z} voxels along z are too few for the encoder, which needs at least 24"
             raise ConfigError("grid.range", problem) from None
 
     @property

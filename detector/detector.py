@@ -51,10 +51,10 @@ class Detector:
     >>> detector = Detector()
     >>> boxes, scores, labels = detector(points)
 
-    On a GPU a call is one replay of a CUDA graph. A graph is made when a scan or batch first needs
-    it, which takes about a second. Calls from several threads are safe: those that run at the same
-    time have a graph each, and so need more of the GPU's memory. In a forked process a detector on
-    a CPU computes with one thread, one on a GPU raises RuntimeError.
+    On a GPU a call is one replay of a CUDA graph, which is made when a scan or batch first needs
+    it. Calls from several threads are safe: those that run at the same time have a graph each, and
+    so need more of the GPU's memory. In a forked process a detector on a CPU computes with one
+    thread, one on a GPU raises RuntimeError.
 
     Without a model, the weights `any`, for every LiDAR, replace the usual ones where the first scan
     with enough points is unlike KITTI's; a line on stderr says so. They level the clouds by the

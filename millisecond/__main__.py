@@ -94,9 +94,9 @@ def completion(shell: str) -> str:
         flags = " ".join(sorted(parser._option_string_actions))
         for action in parser._actions:
             words = " ".join(map(str, action.choices or ()))
-            if isinstance(action, argparse._SubParsersAction):
+            if words and not action.option_strings:
                 parsers.append(f'    "{line} ") choices="{words}" flags="{flags}" ;;')
-            elif words and action.option_strings:
+            elif words:
                 cases = "|".join(f'"{line} "*"{option}"' for option in action.option_strings)
                 choices.append(f'    {cases}) choices="{words}" ;;')
         parsers.append(f'    "{line} "*) flags="{flags}" ;;')

@@ -44,7 +44,7 @@ def findings(tools: Toolchain) -> list[tuple[str, str]]:
         *(("GPU", gpu) for gpu in gpus or ["none"]),
         ("kernels", f"of this wheel, CUDA {prebuilt.cuda}" if prebuilt else "compiled here"),
         ("architecture", " ".join(prebuilt.targets if prebuilt else architectures()) or "none"),
-        ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
+        ("CUDA", f"{nvcc}, CUDA_HOME {tools.cuda_home or 'none'}"),
         ("compiler", tools.compiler or "none"),
         ("ninja", tools.ninja or "none"),
         ("cache", f"{path} ({built})"),

@@ -99,6 +99,21 @@ def test_a_program_says_in_one_line_what_it_needs(results, line):
     assert f"{program} needs {package} (" in err and err.endswith(f": pip install {package}\n")
 
 
+def test_the_tracker_needs_no_extra(tmp_path):
+    """`millisecond tour`, the first command that the program names, follows objects."""
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())
+    link_packages(tmp_path, [Requirement(line).name for line in project["project"]["dependencies"]])
+    command = [os.path.realpath(sys.executable), "-s", "-S", "-c"]
+    run = subprocess.run(
+        [*command, "from millisecond import Tracker; Tracker()"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+
+
 def test_help_and_completion_work(results):
     for line in WORKS:
         code, out, err = results[line]

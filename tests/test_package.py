@@ -122,6 +122,7 @@ LINES = {
     "detect --calib sca": "detect --calib scans",
     "bench pip": "bench pipeline",
     "bench operators --repe": "bench operators --repeats",
+    "import nu": "import nuscenes",
     "completion z": "completion zsh",
 }
 

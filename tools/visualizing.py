@@ -19,8 +19,7 @@ from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.formats.clouds import find_scans, read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.dataset import DONT_CARE
-from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.labels import DONT_CARE, Labels
 from millisecond.data.kitti.layout import Layout
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import Count, Verdicts, badness, count, default_overlap, judge

@@ -16,7 +16,7 @@ from millisecond.data.checks.splits import FolderChecks
 from millisecond.data.datasets import Dataset
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.dataset import DONT_CARE
+from millisecond.data.kitti.labels import DONT_CARE
 from millisecond.ops.voxelize import VoxelGrid, voxelize
 
 FEWEST_POINTS = 100  # of a cloud that shows anything

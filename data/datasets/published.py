@@ -18,7 +18,7 @@ from millisecond.data.calibration import Calibration, imu_to_velo
 from millisecond.data.files import plain_number, read_text, require, require_file
 from millisecond.data.folder.labels import checked_box
 from millisecond.data.formats.clouds import read_rows
-from millisecond.data.kitti.dataset import DONT_CARE
+from millisecond.data.kitti.labels import DONT_CARE
 
 RINGED = ("x", "y", "z", "intensity", "ring")
 FULL = 255  # the intensity of nuScenes and Argoverse 2 that becomes 1

@@ -27,8 +27,7 @@ from millisecond.data.folder.labels import (
 from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.dataset import DONT_CARE
-from millisecond.data.kitti.labels import Labels, boxes_to_labels, read_labels
+from millisecond.data.kitti.labels import DONT_CARE, Labels, boxes_to_labels, read_labels
 from millisecond.data.kitti.layout import NAME, RECORDING, listed_ids, some, split_name
 from millisecond.data.packed import Split
 

@@ -11,11 +11,9 @@ from millisecond.data.calibration import Calibration, read_plane
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.labels import TYPES, Labels, boxes_to_labels, read_labels
+from millisecond.data.kitti.labels import DONT_CARE, TYPES, Labels, boxes_to_labels, read_labels
 from millisecond.data.kitti.layout import USUAL_IMAGE, Layout, image_shape
 from millisecond.data.packed import Split
-
-DONT_CARE = "DontCare"
 
 
 class KittiDataset(Split):

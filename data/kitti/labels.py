@@ -18,6 +18,7 @@ import numpy as np
 from millisecond.data.calibration import Calibration, observation_angle
 from millisecond.data.files import plain_number, read_text, write_text
 
+DONT_CARE = "DontCare"  # of a region whose objects have no boxes
 TYPES = (
     "Car",
     "Van",
@@ -27,7 +28,7 @@ TYPES = (
     "Cyclist",
     "Tram",
     "Misc",
-    "DontCare",
+    DONT_CARE,
 )
 NUMBERS: tuple[str, ...] = ("truncated", "occluded", "alpha", "x1", "y1", "x2", "y2")
 NUMBERS += ("height", "width", "length", "x", "y", "z", "rotation_y", "score")
@@ -70,7 +71,7 @@ class Labels:
                 (height >= MIN_HEIGHT[hardness])
                 & (self.occluded <= MAX_OCCLUDED[hardness])
                 & (self.truncated <= MAX_TRUNCATED[hardness])
-                & (self.types != "DontCare")
+                & (self.types != DONT_CARE)
             )
             level[meets] = hardness
         return level

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millisecond.data.files import require
-from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.labels import DONT_CARE, Labels
 from millisecond.data.metric.matching import NEIGHBOURS, Objects, find_overlaps
 
 FARTHEST = 2.0  # metres that an object moves between two frames, in the camera's frame
@@ -37,7 +37,7 @@ def nearest_identities(frames: Sequence[Labels]) -> list[np.ndarray]:
         if before is not None:
             for a, b in _nearest_pairs(before, labels):
                 new[b] = old[a]
-        fresh = np.flatnonzero((new == 0) & (labels.types != "DontCare"))
+        fresh = np.flatnonzero((new == 0) & (labels.types != DONT_CARE))
         new[fresh] = known + 1 + np.arange(len(fresh))
         known += len(fresh)
         ids.append(new)
@@ -48,7 +48,7 @@ def nearest_identities(frames: Sequence[Labels]) -> list[np.ndarray]:
 def _nearest_pairs(a: Labels, b: Labels) -> list[tuple[int, int]]:
     """Pairs of objects of equal type, nearest first; each object has one partner at most."""
     apart = np.linalg.norm(a.location[:, None] - b.location[None], axis=2)
-    fits = (a.types[:, None] == b.types[None]) & (a.types != "DontCare")[:, None]
+    fits = (a.types[:, None] == b.types[None]) & (a.types != DONT_CARE)[:, None]
     apart[~fits] = np.inf
     pairs = []
     for flat in np.argsort(apart, axis=None, kind="stable"):
@@ -190,7 +190,7 @@ class Identified(NamedTuple):
         for place, (labels, ids) in enumerate(zip(self.labels, self.ids, strict=True)):
             if len(ids) != len(labels):
                 raise ValueError(f"{side}, frame {place}: {len(ids)} ids of {len(labels)} objects")
-            own = ids[labels.types != "DontCare"]
+            own = ids[labels.types != DONT_CARE]
             if len(np.unique(own)) < len(own):
                 raise ValueError(f"{side}, frame {place}: an id stands there twice")
         return np.concatenate([np.zeros(0, np.int64), *self.ids])

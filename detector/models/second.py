@@ -106,7 +106,7 @@ class AnchorHead(nn.Module):
 
     def predictions(self, values: Tensor, rows: Tensor) -> AnyPredictions:
         """Of cells that share values: values [N, C_out] of `joined`, rows [B, Y * X] their own."""
-        parts = values.split([head.out_channels for head in self._heads()], dim=-1)
+        parts = values.split(self.groups(), dim=-1)
         return self.named(
             part.contiguous().index_select(0, rows.flatten()).view(len(rows), -1, width)
             for part, width in zip(parts, self.widths, strict=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from millisecond.detector.models.layers import RowNorm
 from millisecond.ops import bev_map, conv_blocks
 from millisecond.ops.conv_chain import ConvChain
+from millisecond.ops.geometry import level_shapes
 from millisecond.ops.kernel_map import (
     ConvGeometry,
     KernelMap,
@@ -38,10 +39,7 @@ def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
 
     Raises ValueError for a grid that is too small.
     """
-    shape = tuple(sparse_shape)
-    for down in DOWNS:
-        shape = down.output_shape(shape)
-    z, y, x = shape
+    z, y, x = level_shapes(tuple(sparse_shape), DOWNS)[-1]
     return z, y, x
 
 

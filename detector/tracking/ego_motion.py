@@ -105,7 +105,7 @@ class EgoMotion:
 
 def _stretched(motion: np.ndarray, factor: float) -> np.ndarray:
     """A small rigid motion [4, 4], so many times as long."""
-    from scipy.spatial.transform import Rotation  # kiss-icp and SciPy are one extra
+    from scipy.spatial.transform import Rotation  # a slow import
 
     longer = np.eye(4)
     turn = Rotation.from_matrix(motion[:3, :3]).as_rotvec()

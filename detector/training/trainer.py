@@ -76,8 +76,8 @@ class StepOutcome(NamedTuple):
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
 
     def record(self) -> Tensor:
-        """[4 + 3 K + 1] without gradient: the losses in the order of `loss_names`, and the points
-        of a frame that the cap on voxels has left out."""
+        """[N + 1] without gradient: the N losses of `loss_names`, and the points of a frame that
+        the cap on voxels has left out."""
         frames = len(self.predictions.class_logits)
         return torch.cat((self.losses.flat(), self.dropped[1:] / frames))
 
@@ -188,9 +188,9 @@ class Trainer:
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """One update from `accumulate` batches on the host.
 
-        Returns [4 + 3 K + 2] on the device: the losses in the order of `loss_names`, the points of
-        a frame that the cap on voxels has left out, and the norm of the gradient before it is
-        clipped. The guard tells whether they were finite.
+        Returns [N + 2] on the device: the N losses of `loss_names`, the points of a frame that the
+        cap on voxels has left out, and the norm of the gradient before it is clipped. The guard
+        tells whether they were finite.
         """
         state = self.state
         records = self._differentiate(batches)

@@ -96,7 +96,7 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     """
     path = find_weights(path)
     if not path.is_file():
-        fault = f"no such weights file; shipped are {' and '.join(SHIPPED)}"
+        fault = f"no such weights file; shipped are {', '.join(SHIPPED)}"
         if path.exists():
             fault = f"is {'a folder, not a' if path.is_dir() else 'no'} weights file"
         raise FileNotFoundError(f"{path}: {fault}")

@@ -64,6 +64,7 @@ def test_overrides_are_typed_like_the_file():
         ("grid.voxel_size=[0.05, 0.05, 0.3]", ["grid.range", "z", "whole number of voxels"]),
         ("grid.voxel_size=[0.05, 0.05, 0]", ["grid.voxel_size", "positive"]),
         ("grid.voxel_size=[0.05, 0.05, 0.5]", ["grid.range", "z", "too few"]),
+        ("grid.range=[0, -40, -3, 70.4, 40, -0.7]", ["23 voxels along z", "at least 24"]),
         ("grid.range=[0, -40, -3, 70.5, 40, 1]", ["grid.range", "1410", "multiple of 16"]),
         ("grid.range=[0, 40, -3, 70.4, -40, 1]", ["grid.range", "empty along y"]),
         ("grid.max_points=0", ["grid.max_points", "positive"]),

@@ -67,6 +67,17 @@ def test_a_peer_that_fails_later_is_left_out(monkeypatch, tmp_path):
     assert [row["stage"] for row in result["stages"]] == STAGES
 
 
+def test_a_training_step_in_every_precision(monkeypatch, tmp_path):
+    monkeypatch.setattr("millisecond.tools.bench.STREETS", 1)
+    monkeypatch.setattr("millisecond.tools.benchmarks.train.WARM_UP", 1)
+    brief = ["--config", "configs/second_small.yaml", "--set", "train.batch_size=1"]
+    path = tmp_path / "train.json"
+    assert main(["train", *brief, "--repeats", "1", "--device", "cpu", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["steps"]
+    assert [row["precision"] for row in rows] == ["fp32", "bf16", "fp16"]
+    assert all(row["backward, ms"] > 0 and row["whole step, ms"] > 0 for row in rows)
+
+
 @pytest.mark.parametrize("content", ["[1]", '{"device": "mine"}', '{"benchmark": "train"}'])
 def test_figures_of_others_are_not_written_over(tmp_path, capsys, content):
     path = tmp_path / "mine.json"

@@ -140,7 +140,7 @@ class _Run:
             "encoder forward, ms": encode,
             "backbone and heads forward, ms": predict,
             "targets and losses, ms": losses,
-            "backward, ms": lambda: held["total"].backward(),
+            "backward, ms": lambda: trainer.state.scaler.scale(held["total"]).backward(),
         }
 
     def _kernels(self, trainer: GpuTrainer, batch: Indexed, repeats: int) -> dict[str, float]:
