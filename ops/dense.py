@@ -132,10 +132,10 @@ def _checked_grid(
 
 def check_rows(features: Tensor, coords: Tensor, spatial_shape: Sequence[int]) -> None:
     """ValueError unless there is one row of features for each of the coords."""
+    same_device(features=features, coords=coords)
     check_axes(coords, spatial_shape)
     if features.ndim != 2 or features.shape[0] != coords.shape[0]:
         raise ValueError(
             f"features: expected [{len(coords)}, C], one row for each of coords, "
             f"got {list(features.shape)}"
         )
-    same_device(features=features, coords=coords)

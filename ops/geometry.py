@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from math import prod
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -81,7 +82,8 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tu
     """`value` as one int for each of `dims` axes, none below `least`."""
     dims = whole("dims", dims, 1)
     try:
-        numbers = (value,) * dims if isinstance(value, int) else tuple(value)
+        one = isinstance(value, Integral)  # numpy's whole numbers, too
+        numbers = (operator.index(value),) * dims if one else tuple(map(operator.index, value))
     except (TypeError, MemoryError):
         numbers = ()
     if len(numbers) != dims or not _are_whole(numbers, least):
@@ -145,6 +147,7 @@ def check_tensor(
     kind: torch.dtype | str | None = None,  # "of floats": any floating type; None: any type
 ) -> None:
     """ValueError unless the tensor has this shape and type."""
+    _check_is_tensor(name, tensor)
     axes = zip(shape, tensor.shape, strict=False)
     fits = len(shape) == tensor.ndim and all(isinstance(n, str) or n == m for n, m in axes)
     if kind is not None:
@@ -154,6 +157,12 @@ def check_tensor(
         wanted = "" if kind is None else f" {kind}".replace("torch.", "")
         expected = f"[{', '.join(map(str, shape))}]{wanted}"
         raise ValueError(f"{name}: expected {expected}, got {list(tensor.shape)} {tensor.dtype}")
+
+
+def _check_is_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        got = type(value).__name__
+        raise ValueError(f"{name}: expected a tensor, got {got}; torch.as_tensor makes one of it")
 
 
 def check_offsets(offsets: Tensor) -> None:
@@ -170,6 +179,7 @@ def same_device(**tensors: Tensor | None) -> None:
     for name, tensor in tensors.items():
         if tensor is None:
             continue
+        _check_is_tensor(name, tensor)
         device = tensor.device
         if first is None:
             first, of_first = device, name

@@ -23,6 +23,7 @@ from millisecond.ops.geometry import (
     ConvGeometry,
     check_channels,
     check_tensor,
+    grid_of,
     per_axis,
     submanifold_window,
     whole,
@@ -72,7 +73,7 @@ class SparseTensor:
     @cached_property
     def sites(self) -> Sites:
         """The sites, with the maps that layers have built on them."""
-        return sites_of(self.coords, tuple(self.spatial_shape), self.batch_size)
+        return sites_of(self.coords, grid_of(self.spatial_shape), self.batch_size)
 
     def on(self, sites: Sites, features: Tensor) -> SparseTensor:
         """The results [N', C'] of a layer on sites of these grids. Nothing is checked."""

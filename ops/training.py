@@ -69,6 +69,7 @@ def adamw_update(
     """
     if weights.ndim != 1 or len(weights) % 4 != 0:
         raise ValueError(f"weights: expected [N], N a multiple of 4, got {list(weights.shape)}")
+    check_tensor("gradient", gradient, weights.shape, weights.dtype)
     if not on_kernels(weights):
         state = moments, schedule, recipe, average, loss_scale
         return adamw_update_definition(weights, gradient, *state)
@@ -136,6 +137,8 @@ def norm_relu(
     if not maps:
         raise ValueError("maps: none; norm_relu takes one map or more")
     for number, (values, norm) in enumerate(zip(maps, norms, strict=True)):
+        if not norm.training:
+            raise ValueError(f"norms[{number}]: in evaluation mode; call its train() before")
         same_device(norm=norm.weight, map=values)
         expected = [len(maps[0]), norm.num_features, *maps[0].shape[2:]]
         if norm.weight is not None and (values.dtype == torch.float64) != (

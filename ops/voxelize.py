@@ -215,12 +215,12 @@ def _seen_first(first: Tensor, offsets: Tensor, max_voxels: int) -> Tensor:
 
 
 def _check_points(points: Tensor, offsets: Tensor, grid: VoxelGrid) -> None:
+    same_device(points=points, offsets=offsets)
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 3:
         raise ValueError(
             f"points: expected [P, 3 or more] float32, got {list(points.shape)} {points.dtype}"
         )
     check_offsets(offsets)
-    same_device(points=points, offsets=offsets)
     check_cells(len(offsets) - 1, [grid.shape])
 
 

@@ -16,7 +16,7 @@ from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import Site
 from millisecond.data.simulator.sensors import sensor_names, street_sensor
 from millisecond.data.simulator.trees import SUFFIXES, write_folder_tree
-from millisecond.tools.program import STOPPED, output_path, parser_of, run
+from millisecond.tools.program import STOPPED, number, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond simulate --root streets --split train --streets 300
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "docs/simulator.md",
     )
     add("--clouds", choices=SUFFIXES, help="with --layout folder: form of the clouds (.bin)")
-    add("--processes", type=int, default=usable_cores(), metavar="N")
+    add("--processes", type=number, default=usable_cores(), metavar="N")
     add("--drive", type=int, metavar="SEED", help="50 successive scans of one street instead")
     options = parser.parse_args(arguments)
     if options.layout == "kitti" and (options.site or options.clouds):
@@ -107,6 +107,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.clouds = options.clouds or SUFFIXES[0]
     if options.drive is None and (options.split is None or options.streets is None):
         parser.error("give --split and --streets, or --drive")
-    if options.drive is not None and (options.split or options.streets or options.no_crop):
-        parser.error("--drive goes without --split, --streets and --no-crop")
+    of_streets = options.split, options.streets, options.first, options.no_crop
+    if options.drive is not None and (any(of_streets) or options.layout == "folder"):
+        parser.error("--drive goes without --split, --streets, --first, --no-crop, --layout folder")
     return options

@@ -67,8 +67,25 @@ def test_a_street_is_built_for_five_seconds(tmp_path, scans):
         write_drive(tmp_path, 1, scans)
 
 
-@pytest.mark.parametrize("wrong", [[], ["--split", "val"], ["--drive", "1", "--split", "val"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        ["--split", "val"],
+        ["--drive", "1", "--split", "val"],
+        ["--drive", "1", "--first", "2"],
+        ["--drive", "1", "--layout", "folder"],
+        ["--drive", "1", "--layout", "folder", "--clouds", ".pcd"],
+    ],
+)
 def test_the_program_wants_streets_or_a_drive(tmp_path, capsys, wrong):
     with pytest.raises(SystemExit):
         program.main(["--root", str(tmp_path), *wrong])
     assert "--drive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("processes", ["0", "-3"])
+def test_the_program_wants_a_process(tmp_path, capsys, processes):
+    with pytest.raises(SystemExit):
+        program.main(["--root", str(tmp_path), "--drive", "1", "--processes", processes])
+    assert f"--processes: '{processes}' is not a whole number from 1" in capsys.readouterr().err

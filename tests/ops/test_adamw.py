@@ -85,3 +85,11 @@ def test_odd_sizes_are_refused():
     odd = torch.zeros(7)
     with pytest.raises(ValueError, match="multiple of 4"):
         adamw_update(odd, odd, Moments(odd, odd, odd), torch.zeros(3), RECIPE)
+
+
+def test_a_gradient_of_one_number_is_refused():
+    weights, moments = torch.ones(8), Moments(torch.ones(8), torch.ones(8), torch.zeros(()))
+    schedule = torch.tensor([0.01, 0.9, 0.5], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"gradient: expected \[8\] float32, got \[1\]"):
+        adamw_update(weights, torch.ones(1), moments, schedule, RECIPE)
+    assert torch.equal(weights, torch.ones(8)) and moments.steps == 0

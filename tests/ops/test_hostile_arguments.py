@@ -398,6 +398,26 @@ def test_a_result_or_one_line(name, bounded):
             lambda c: spconv.SparseConvTensor(features(), c, (2**31, 5, 5), 1),
             "spatial_shape: expected less than 2.31, got 2147483648",
         ),
+        (
+            lambda c: ops.submanifold_map(c.numpy(), SHAPE, BATCH),
+            "coords: expected a tensor, got ndarray; torch.as_tensor makes one of it",
+        ),
+        (
+            lambda c: ops.SparseTensor(features(), c.numpy(), SHAPE, BATCH),
+            "coords: expected a tensor, got ndarray; torch.as_tensor",
+        ),
+        (
+            lambda c: ops.voxelize(clouds()[0].numpy(), clouds()[1], ops.VoxelGrid(*GRID)),
+            "points: expected a tensor, got ndarray; torch.as_tensor",
+        ),
+        (
+            lambda c: ops.voxelize(clouds()[0], [0, 50], ops.VoxelGrid(*GRID)),
+            "offsets: expected a tensor, got list; torch.as_tensor",
+        ),
+        (
+            lambda c: ops.furthest_point_sampling(clouds()[0][None, :, :3].numpy(), 1),
+            "points: expected a tensor, got ndarray; torch.as_tensor",
+        ),
     ],
 )
 def test_thing_value_and_remedy_are_named(call, message):

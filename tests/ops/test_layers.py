@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -111,6 +112,22 @@ def test_initialisation_is_that_of_the_dense_module():
         assert own.abs().max() <= (27 * 16) ** -0.5
         torch.testing.assert_close(own.std(), other.std(), rtol=0.15, atol=0)
     assert dict(SubmanifoldConv(4, 4).named_parameters()).keys() == {"weight"}
+
+
+def test_numpys_whole_numbers_are_whole_numbers(x):
+    """As a grid has them that was computed from a range and the size of a voxel."""
+    given = SparseTensor(x.features, x.coords, np.array(SHAPE), 2)
+    twins = [StridedConv(4, 6, kernel, 2, 1) for kernel in (3, np.int64(3))]
+    twins[1].load_state_dict(twins[0].state_dict())
+    assert twins[1].geometry == twins[0].geometry
+    expected, found = twins[0](x), twins[1](given)
+    assert torch.equal(found.dense(), expected.dense())
+    layer = SubmanifoldConv(4, 4, np.array([3, 1, 3]))
+    assert torch.equal(layer(given).features, layer(x).features)
+    with pytest.raises(
+        ValueError, match=r"kernel_size: expected 3 whole numbers from 1 up, got 3\.0"
+    ):
+        SubmanifoldConv(4, 4, np.float64(3))
 
 
 def test_even_submanifold_kernel_is_named():

@@ -73,3 +73,10 @@ def test_rows_that_lie_wrong_are_refused():
 def test_every_map_needs_a_norm():
     with pytest.raises(ValueError, match="maps: 1, norms: 0"):
         norm_relu([torch.zeros(1, 1, 2, 2)], [])
+
+
+def test_a_norm_in_evaluation_mode_is_named():
+    """Its running statistics would count on a CPU and change on a GPU."""
+    norms = [torch.nn.BatchNorm2d(1), torch.nn.BatchNorm2d(1).eval()]
+    with pytest.raises(ValueError, match=r"norms\[1\]: in evaluation mode; call its train\(\)"):
+        norm_relu([torch.zeros(1, 1, 2, 2)] * 2, norms)
