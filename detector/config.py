@@ -289,8 +289,8 @@ class Config:
         # the metric ignores the case of names
         unlike = len({name.lower() for name in names}) == len(names)
         require(unlike, "classes", f"a name occurs twice in {list(names)}")
-        taught = [*names, *(other for c in self.classes for other in c.also)]
-        twice = next((name for name in taught if taught.count(name) > 1), None)
+        labels = [*names, *(other for c in self.classes for other in c.also)]
+        twice = next((name for name in labels if labels.count(name) > 1), None)
         require(twice is None, "classes", f"{twice} is taught as two classes")
         for name in self.augment.sample:
             require(name in names, f"augment.sample.{name}", f"unknown class{nearest(name, names)}")
@@ -309,6 +309,11 @@ class Config:
     def class_names(self) -> tuple[str, ...]:
         """Names in the order of the labels: label 1 is the first."""
         return tuple(c.name for c in self.classes)
+
+    @property
+    def taught(self) -> dict[str, str]:
+        """Classes by the other types of labels that training takes for them."""
+        return {other: kind.name for kind in self.classes for other in kind.also}
 
     @property
     def ground_z(self) -> float:

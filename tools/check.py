@@ -102,6 +102,8 @@ def check(options: argparse.Namespace) -> None:
         config.ground_z,
     )
     require_readable(found)
+    names = [config.taught.get(name, name) for name in found.names.tolist()]
+    found = replace(found, names=np.array(names, dtype=str))
     lines = advice(config, found)
     things = f"{len(lines)} things" if len(lines) > 1 else "1 thing" if lines else "nothing"
     file = options.write_config or options.config

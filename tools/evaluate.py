@@ -372,8 +372,11 @@ def score_benchmark(options: argparse.Namespace) -> None:
     benchmark = kind(options.root, split)
     if not benchmark.scans:
         raise ValueError(f"{options.root}: no scans of the split {split}; name another by --split")
-    if not (benchmark.labelled or options.output):
-        raise ValueError(f"{options.root}: nobody has labelled {split}; give --output")
+    strange = {*read_split(split)} - {*benchmark.scans} if split.endswith(".txt") else ()
+    if strange:
+        raise ValueError(f"{split}: {min(strange)} is not in {options.root}; correct the list")
+    if not benchmark.labelled and (options.json or not options.output):
+        raise ValueError(f"{options.root}: nobody has labelled {split}; give --output alone")
     if not options.output:
         kind.kit()  # before all results are read
     results = results_of(options.detections, benchmark.scans, kind.classes)

@@ -107,9 +107,13 @@ def import_dataset(options: argparse.Namespace) -> None:
     settings["classes"] = dict(sorted(given.items()))
     require_own(output, settings)
     kind = DATA_SETS[options.dataset]
+    classes = {**kind.classes, **given}
+    spellings = Counter(name.lower() for name in {*classes.values()})
+    if alike := [f"{old}={new}" for old, new in classes.items() if spellings[new.lower()] > 1]:
+        raise ValueError(f"--classes: {', '.join(alike)} differ by case only; name them alike")
     with locked(output):
         write_text(output / MARK, json.dumps(settings) + "\n")
-        writer = Writer(output, kind._replace(classes={**kind.classes, **given}), options.sweeps)
+        writer = Writer(output, kind._replace(classes=classes), options.sweeps)
         bar = tqdm(desc="importing", unit="scan", disable=None)
         for recording in kind.recordings(root):
             writer.write(recording, bar)

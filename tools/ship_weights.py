@@ -86,7 +86,7 @@ def ship(
 
 def judged_on_streets(model: Second, config: Config, streets: range) -> Mapping[str, Judged]:
     """What the network finds on varied streets, by class; `also` of a class counts as the class."""
-    taught = {other: kind.name for kind in config.classes for other in kind.also}
+    taught = config.taught
     detector, objects, detections = Detector(model, config), [], []
     crop, level = config.grid.crop_to_image, config.grid.level
     for seed in tqdm(streets, desc="streets", disable=None):

@@ -289,14 +289,16 @@ class ArgoverseDetection:
             known.append(frame(dict(zip(names, table, strict=True))).assign(log_id=drive.name))
         truth = pandas.concat(known, ignore_index=True)
         stamps = zip(truth["log_id"], truth["timestamp_ns"], strict=True)
-        truth = truth[[scan_name(*stamp) in self.moments for stamp in stamps]]
+        truth = truth[np.array([scan_name(*stamp) in self.moments for stamp in stamps], bool)]
         mapped = len(folders) == 1 and all((drive / "map").is_dir() for drive in self.drives)
+        if mapped and (bare := {*found["log_id"]} - {*truth["log_id"]}):
+            raise ValueError(f"{min(bare)}: av2 needs a labelled object in it; shorten --split")
         setting = kit.DetectionCfg(
             dataset_dir=min(folders) if mapped else None, eval_only_roi_instances=mapped
         )
         _, _, metrics = kit.evaluate(frame(found), truth, setting, n_jobs=os.cpu_count() or 1)
         rows = metrics.rename(index={"AVERAGE_METRICS": "mean"}).to_dict("index")
-        note = "" if mapped else " (no maps there: objects off the road count too)"
+        note = "" if mapped else " (no maps of one split there: objects off the road count too)"
         head = f"CDS {100 * rows['mean']['CDS']:.2f}{note}"
         return Figures(f"{head}\n{_table(rows, ('AP', 'ATE', 'ASE', 'AOE', 'CDS'))}", rows)
 

@@ -313,7 +313,8 @@ class Nuscenes:
             box, place = self.boxes[token], self.boxes.place(token)
             kind = self.category(box)
             if RIDER in (self.attributes[known]["name"] for known in box["attribute_tokens"]):
-                kind += ".with_rider"
+                # a scooter has the attribute too, but no name of its own with a rider
+                kind = ridden if (ridden := f"{kind}.with_rider") in NUSCENES else kind
             width, length, height = _numbers(box["size"], 3, place)
             found = _box(to_scan @ self.boxes.pose(token), (length, width, height), place)
             objects.append(Cuboid(found, kind, box["instance_token"], place))

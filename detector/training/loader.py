@@ -311,7 +311,7 @@ class TrainingFrames(Dataset):
         )
         self.without_pasting = replace(self.augmentation, database=None)
         self.last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
-        self.renamed = {other: kind.name for kind in config.classes for other in kind.also}
+        self.taught = config.taught
         self.views, self.level = train.views, config.grid.level
         self.velocity = config.model.velocity
 
@@ -342,7 +342,7 @@ class TrainingFrames(Dataset):
         pasting = key[0] <= self.last_sampling_epoch
         augmentation = self.augmentation if pasting else self.without_pasting
         frame = drop_outside(augmentation(frame, rng), self.point_range)
-        names = tuple(self.renamed.get(name, name) for name in frame.names)
+        names = tuple(self.taught.get(name, name) for name in frame.names)
         return shuffle_points(replace(frame, names=names), rng)
 
 

@@ -29,7 +29,7 @@ def through_kittis(seed: int) -> bool:
 def judge(weights: str, frames: Sequence[Frame], of_kitti: np.ndarray) -> None:
     detector = Detector.from_weights(weights)
     classes, found, known = detector.config.class_names, [], []
-    taught = {other: kind.name for kind in detector.config.classes for other in kind.also}
+    taught = detector.config.taught
     for frame in frames:
         detector.forget()
         found.append(detections_in(frame, detector.detect(frame.points)[0].named(classes)))

@@ -224,13 +224,16 @@ def test_a_list_of_scans_is_scored_alone(tmp_path, capsys):
     assert "no such class: 1 Van" in capsys.readouterr().out
 
 
-def test_boxes_of_argoverse_are_submitted_as_they_are_labelled(tmp_path, capsys):
+def test_boxes_of_argoverse_are_submitted_as_they_are_labelled(tmp_path, capsys, monkeypatch):
     from pyarrow import feather
 
     root, results = make("argoverse2", tmp_path)
     submission = tmp_path / "submission.feather"
     assert evaluate("argoverse2", root, results, "--split", "test", "--output", submission) == 0
     assert len(feather.read_table(submission)) == 0 and "CDS" not in capsys.readouterr().out
+    more = ("--output", tmp_path / "more.feather", "--json", tmp_path / "figures.json")
+    assert evaluate("argoverse2", root, results, "--split", "test", *more) == 2
+    assert "nobody has labelled test" in capsys.readouterr().err and not more[1].exists()
     submission.unlink()
     code = evaluate("argoverse2", root, results, "--split", "train", "--output", submission)
     found = feather.read_table(submission).to_pydict()
@@ -246,6 +249,12 @@ def test_boxes_of_argoverse_are_submitted_as_they_are_labelled(tmp_path, capsys)
     said = capsys.readouterr()
     if code:  # the benchmark's library is not here
         assert "pip install 'millisecond[benchmarks]'" in said.err
+    labels = root / "train/adcf7d18-0510/annotations.feather"
+    feather.write_feather(feather.read_table(labels)[:0], labels)
+    (labels.parent / "map").mkdir()
+    monkeypatch.setattr(tool.BENCHMARKS["argoverse2"], "kit", staticmethod(lambda: None))
+    assert evaluate("argoverse2", root, results, "--split", "train") == 2
+    assert "adcf7d18-0510: av2 needs a labelled object in it" in capsys.readouterr().err
 
 
 def test_argoverse_scores_by_its_own_library(tmp_path):
@@ -327,6 +336,10 @@ def test_mistakes_are_one_line(tmp_path, crossing, capsys):
         capsys.readouterr()
         assert evaluate(name, *arguments) == 2
         assert says in capsys.readouterr().err
+    lists = tmp_path / "typo.txt"
+    lists.write_text(f"{first.stem}\nscene-0061_7\n")
+    assert evaluate("nuscenes", root, results, "--split", lists) == 2
+    assert f"{lists}: scene-0061_7 is not in {root}" in capsys.readouterr().err
     first.unlink()
     assert evaluate("nuscenes", root, results, "--split", "train") == 2
     said = capsys.readouterr().err.splitlines()[-1]

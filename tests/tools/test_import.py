@@ -158,6 +158,10 @@ def test_nobody_has_labelled_the_test_set_of_nuscenes(tmp_path):
 
 def test_classes_are_named_as_asked_for(tmp_path, capsys):
     TREES["nuscenes"](tmp_path / "in")
+    walker = "b-scene-0061-0-human.pedestrian.adult"  # the data set has riders of scooters, too
+    row("sample_annotation", walker, attribute_tokens=["a"])(tmp_path / "in")
+    assert run("nuscenes", tmp_path / "in", tmp_path / "no", "--classes", "vehicle.truck=car") == 2
+    assert "vehicle.car=Car, vehicle.truck=car differ by case" in capsys.readouterr().err
     more = ("--classes", "vehicle.trailer=Trailer", "vehicle.cra=Car")
     assert run("nuscenes", tmp_path / "in", tmp_path / "out", *more) == 0
     label = (tmp_path / "out/labels/scene-0061_1532402927100000.txt").read_text()
