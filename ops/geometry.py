@@ -82,8 +82,8 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tu
     """`value` as one int for each of `dims` axes, none below `least`."""
     dims = whole("dims", dims, 1)
     try:
-        one = isinstance(value, Integral)  # numpy's whole numbers, too
-        numbers = (operator.index(value),) * dims if one else tuple(map(operator.index, value))
+        given: Any = (value,) * dims if isinstance(value, Integral) else value
+        numbers = tuple(map(operator.index, given))  # numpy's whole numbers, too
     except (TypeError, MemoryError):
         numbers = ()
     if len(numbers) != dims or not _are_whole(numbers, least):
