@@ -108,8 +108,8 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     known = texts.get("format") in (FORMAT, *OLDER)
     if not known or "config" not in texts:
         raise ValueError(
-            f"{path}: not weights of this program; a .pth of OpenPCDet is converted by "
-            "millisecond import_openpcdet"
+            f"{path}: not weights of this program; a training writes best.safetensors and "
+            "weights.safetensors, and millisecond import_openpcdet converts a .pth"
         )
     if texts["format"] != WITHOUT_CHECKSUM and not checked:
         raise ValueError(f"{path}: is damaged: its checksum is missing")
