@@ -49,7 +49,8 @@ class PointColumns:
         ordered = self.features[:3] == AXES and INTENSITY not in self.features[4:]
         problem = "must begin with x, y, z, and then intensity if it is used"
         require(ordered, "features", f"{list(self.features)} {problem}")
-        require(self.intensity_scale > 0, "intensity_scale", "must be positive")
+        scale = self.intensity_scale
+        require(scale > 0, "intensity_scale", f"{scale} must be positive")
 
     @property
     def others(self) -> tuple[str, ...]:
