@@ -62,6 +62,12 @@ class PointColumns:
         """Numbers of a point in memory: 4 and the others."""
         return len(KITTI) + len(self.others)
 
+    def require_simulated(self, remedy: str) -> None:
+        """Raises ValueError, with the remedy, for features that simulated streets do not have."""
+        if self.others:
+            names = ", ".join(self.others)
+            raise ValueError(f"points.features: simulated streets have no {names}; {remedy}")
+
 
 KITTI_POINTS = PointColumns()
 
