@@ -55,14 +55,17 @@ class Sensor:
         require(len(heights) == len(self.elevations), "laser_heights", problem)
         order = np.lexsort((self.elevations, heights))  # lasers of one height are cast together
         rising = np.array(self.elevations)[order]
-        steep = max(map(abs, self.elevations)) >= 90
-        require(not steep, "elevations", "beams point from -90 to 90 degrees")
+        steepest = max(self.elevations, key=abs)
+        problem = f"{steepest:g} is not between -90 and 90 degrees"
+        require(abs(steepest) < 90, "elevations", problem)
         same = np.flatnonzero(
             np.abs(np.diff(rising)) + np.abs(np.diff(np.array(heights)[order])) < APART
         )
         if len(same):
             raise ConfigError("elevations", f"the beam at {rising[same[0]]:g} degrees is repeated")
-        require(max(map(abs, heights)) <= 1, "laser_heights", "a laser is within 1 m of the origin")
+        farthest = max(heights, key=abs)
+        problem = f"{farthest:g} is not within 1 m of the origin"
+        require(abs(farthest) <= 1, "laser_heights", problem)
         for key, low, high in (
             ("azimuth_step", 0.01, 10.0),
             ("field_of_view", self.azimuth_step, 360.0),
@@ -82,7 +85,8 @@ class Sensor:
         ):
             value = getattr(self, key)
             require(low <= value <= high, key, f"{value:g} is not from {low:g} to {high:g}")
-        require(max(map(abs, self.tilt)) <= 20, "tilt", "a sensor is tilted by at most 20 degrees")
+        problem = f"{list(self.tilt)} is more than 20 degrees"
+        require(max(map(abs, self.tilt)) <= 20, "tilt", problem)
         self._check_roof(heights)
         rays = len(order) * self.field_of_view / self.azimuth_step
         require(rays <= MOST_RAYS, "azimuth_step", f"{rays:.0f} rays per scan are too many")
