@@ -10,7 +10,7 @@ from millisecond.data.formats.clouds import SUFFIXES as CLOUDS
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.live.bag import BagSource
-from millisecond.data.live.folder import open_folder
+from millisecond.data.live.folder import FolderSource, open_folder
 from millisecond.data.live.network import PcapSource, UdpSource
 from millisecond.data.live.ouster import SUFFIX as OSF
 from millisecond.data.live.ouster import OusterSource, metadata_of
@@ -79,6 +79,13 @@ def open_source(name: str, loop: bool = False, points: PointColumns = KITTI_POIN
     Raises ValueError or OSError with one line and the remedy.
     """
     source = _open(name, points)
+    if points.others and not isinstance(source, FolderSource):
+        source.close()
+        others = ", ".join(points.others)
+        raise ValueError(
+            f"{name}: brings x, y, z and intensity alone, the network takes {others} too; give it "
+            "scans in files that have these columns"
+        )
     if not loop:
         return source
     if source.live:
