@@ -268,10 +268,8 @@ def _measure_pipeline(options: argparse.Namespace) -> dict:
     if options.plot:
         require_own(options.plot)
     model, config = _network(options)
-    sets = [
-        load_scans(options.frames, options.count, config.points),
-        simulated_sweeps(SWEEPS, config.points),
-    ]
+    scans = load_scans(options.frames, options.count, config.points)
+    sets = [scans, simulated_sweeps(SWEEPS, config.points)]
     with processes(options.device) as group:
         every = PRECISIONS if group.device.type == "cuda" else ["fp32"]
         benchmark = Benchmark(config, model, group.device, sets, options.calls)

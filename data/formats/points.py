@@ -62,11 +62,11 @@ class PointColumns:
         """Numbers of a point in memory: 4 and the others."""
         return len(KITTI) + len(self.others)
 
-    def require_simulated(self, remedy: str) -> None:
-        """Raises ValueError, with the remedy, for features that simulated streets do not have."""
+    def require_plain(self, source: str, remedy: str) -> None:
+        """Raises ValueError if the network takes more than x, y, z and intensity of a source."""
         if self.others:
-            names = ", ".join(self.others)
-            raise ValueError(f"points.features: simulated streets have no {names}; {remedy}")
+            others = ", ".join(self.others)
+            raise ValueError(f"{source}: gives the network no {others}, which it takes; {remedy}")
 
 
 KITTI_POINTS = PointColumns()

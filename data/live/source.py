@@ -79,13 +79,8 @@ def open_source(name: str, loop: bool = False, points: PointColumns = KITTI_POIN
     Raises ValueError or OSError with one line and the remedy.
     """
     source = _open(name, points)
-    if points.others and not isinstance(source, FolderSource):
-        source.close()
-        others = ", ".join(points.others)
-        raise ValueError(
-            f"{name}: brings x, y, z and intensity alone, the network takes {others} too; give it "
-            "scans in files that have these columns"
-        )
+    if not isinstance(source, FolderSource):
+        points.require_plain(name, "give scans in files that have it")
     if not loop:
         return source
     if source.live:

@@ -216,7 +216,7 @@ def test_a_loop_without_a_scan_ends(tmp_path):
 def test_columns_that_only_files_have(tmp_path):
     columns = ("x", "y", "z", "ring")
     points = PointColumns(columns, columns)
-    with pytest.raises(ValueError, match=r"street:7: .*takes ring too; give it scans in files"):
+    with pytest.raises(ValueError, match=r"street:7: gives the network no ring, .*give scans in"):
         open_source("street:7", points=points)
     POINTS.tofile(tmp_path / "0.bin")
     (scan,), troubles = split(tmp_path, points=points)

@@ -35,7 +35,7 @@ def test_named_sensors_are_known():
         (("-15, -5, 5", "-15, .nan, 5"), "elevations.1: "),
         (("-15, -5, 5", "-95, -5, 5"), "elevations: -95 is not between -90 and 90"),
         (("height: 1.6", "height: 1.6\nlaser_heights: [0, -5, 0]"), "laser_heights: -5 is not"),
-        (("height: 1.6", "height: 1.6\ntilt: [0, -25]"), "tilt: [0.0, -25.0] is more than 20"),
+        (("height: 1.6", "height: 1.6\ntilt: [0, -25]"), "tilt: [0.0, -25.0] is over 20"),
         (("height: 1.6", "height: 1.6\nlaser_heights: [0, 0]"), "laser_heights: 2 values for 3"),
         (("height: 1.6", "height: 1.6\nfield_of_view: 0"), "field_of_view: 0 is not from 0.2"),
         (("height: 1.6", "height: 1.6\nfield_of_view: 400"), "field_of_view: 400 is not from"),

@@ -113,8 +113,8 @@ def test_points_that_streets_do_not_have_are_not_calibrated_on(tmp_path, capsys)
     config, source = load_config(CONFIG, [RING]), tmp_path / "ring"
     save_weights(source, build_second(config), config)
     assert ship_weights.main([str(source), str(tmp_path / "new"), "--calibrate", "1"]) == 2
-    said = capsys.readouterr().err
-    assert said.endswith("simulated streets have no ring; leave --calibrate out\n")
+    said = "error: --calibrate 1: gives the network no ring, which it takes; leave it out\n"
+    assert capsys.readouterr().err == said
     assert ship_weights.main([str(source), str(tmp_path / "new")]) == 0
 
 
