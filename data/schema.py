@@ -112,15 +112,18 @@ def override(tree: Any, assignment: str) -> None:
     require(bool(equals), assignment, "an override has the form key=value")
     *parents, last = path.strip().split(".")
     for depth, key in enumerate(parents):
-        tree = tree[_position(tree, key, ".".join(parents[: depth + 1]))]
-    # a key that the file leaves to its default may be set; one that no file has is told by `build`
-    place = last if isinstance(tree, dict) else _position(tree, last, path.strip())
-    tree[place] = read_yaml(text)
+        place = _position(tree, key, ".".join(parents[: depth + 1]))
+        # a key or section that the file leaves to its default; `build` tells one that no file has
+        tree = tree.setdefault(place, {}) if isinstance(tree, dict) else tree[place]
+    place = _position(tree, last, path.strip())
+    try:
+        tree[place] = read_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(path.strip(), f"{shown(text)}: {error.problem}") from None
 
 
 def _position(tree: Any, key: str, path: str) -> str | int:
     if isinstance(tree, dict):
-        require(key in tree, path, f"unknown key{nearest(key, [str(k) for k in tree])}")
         return key
     above = f"unknown key: what is above it is the value {shown(tree)}"
     require(isinstance(tree, list), path, above)

@@ -80,7 +80,7 @@ def _sparse(state: dict[str, Tensor], config: Config, source: str | Path) -> dic
     """Takes the sparse convolutions and their norms out of `state`."""
     channels, out_channels = config.model.encoder.channels, config.model.encoder.out_channels
     blocks: list[tuple[str, str, tuple[int, ...], int, int]]
-    blocks = [("levels.0.0", "conv_input", KERNEL, 4, channels[0])]
+    blocks = [("levels.0.0", "conv_input", KERNEL, config.points.width, channels[0])]
     blocks += [("levels.0.1", "conv1.0", KERNEL, channels[0], channels[0])]
     for level in range(1, 4):
         narrow, wide = channels[level - 1 : level + 1]

@@ -267,8 +267,9 @@ def _measure_pipeline(options: argparse.Namespace) -> dict:
 
     if options.plot:
         require_own(options.plot)
-    sets = [load_scans(options.frames, options.count), simulated_sweeps(SWEEPS)]
     model, config = _network(options)
+    scans = load_scans(options.frames, options.count, config.points)
+    sets = [scans, simulated_sweeps(SWEEPS, config.points)]
     with processes(options.device) as group:
         every = PRECISIONS if group.device.type == "cuda" else ["fp32"]
         benchmark = Benchmark(config, model, group.device, sets, options.calls)

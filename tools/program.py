@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from millisecond.data.files import missing, out_of_memory, plain_number
+from millisecond.data.files import led_to, missing, out_of_memory, plain_number
 
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
@@ -136,7 +136,9 @@ def output_path(text: str) -> Path:
     current folder, and often comes from an unset shell variable."""
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty name; give one, or . for the present folder")
-    return Path(text)
+    path = Path(text)
+    # a folder that will be made: MISSING/../mine is then mine, and what is there must be seen now
+    return led_to(path) if ".." in path.parts and not path.parent.exists() else path
 
 
 def shown(path: Path) -> str:

@@ -72,6 +72,7 @@ def ship(
     restore(model, state, source)  # else a wrong file would be seen only by others
     calibration = calibration_of(source)
     if streets:
+        config.points.require_plain(f"--calibrate {len(streets)}", "leave it out")
         found = judged_on_streets(model, config, streets)
         fits = {name: fit_scale_and_shift(name, of) for name, of in found.items()}
         print(format_reliability({name: reliability(of) for name, of in found.items()}))

@@ -162,6 +162,7 @@ def training_frames(
 ) -> tuple[Dataset | SimulatedStreets, GroundTruthDatabase | None]:
     """What to train on, and the objects to paste into it."""
     if options.streets:
+        config.points.require_plain(f"--streets {options.streets}", "train on a split instead")
         sensor = street_sensor(options.sensor or config.train.sensor)
         first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
         return SimulatedStreets(options.streets, first, sensor, config.grid.crop_to_image), None

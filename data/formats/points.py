@@ -49,7 +49,8 @@ class PointColumns:
         ordered = self.features[:3] == AXES and INTENSITY not in self.features[4:]
         problem = "must begin with x, y, z, and then intensity if it is used"
         require(ordered, "features", f"{list(self.features)} {problem}")
-        require(self.intensity_scale > 0, "intensity_scale", "must be positive")
+        scale = self.intensity_scale
+        require(scale > 0, "intensity_scale", f"{scale} must be positive")
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -60,6 +61,12 @@ class PointColumns:
     def width(self) -> int:
         """Numbers of a point in memory: 4 and the others."""
         return len(KITTI) + len(self.others)
+
+    def require_plain(self, source: str, remedy: str) -> None:
+        """Raises ValueError if the network takes more than x, y, z and intensity of a source."""
+        if self.others:
+            others = ", ".join(self.others)
+            raise ValueError(f"{source}: gives the network no {others}, which it takes; {remedy}")
 
 
 KITTI_POINTS = PointColumns()

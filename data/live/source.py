@@ -10,7 +10,7 @@ from millisecond.data.formats.clouds import SUFFIXES as CLOUDS
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.live.bag import BagSource
-from millisecond.data.live.folder import open_folder
+from millisecond.data.live.folder import FolderSource, open_folder
 from millisecond.data.live.network import PcapSource, UdpSource
 from millisecond.data.live.ouster import SUFFIX as OSF
 from millisecond.data.live.ouster import OusterSource, metadata_of
@@ -79,6 +79,8 @@ def open_source(name: str, loop: bool = False, points: PointColumns = KITTI_POIN
     Raises ValueError or OSError with one line and the remedy.
     """
     source = _open(name, points)
+    if not isinstance(source, FolderSource):
+        points.require_plain(name, "give scans in files that have it")
     if not loop:
         return source
     if source.live:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from millisecond.data.calibration import Calibration
+from millisecond.data.formats.points import PointColumns
 from millisecond.data.live.scan import LiveScan, Trouble, Troubles
 from millisecond.data.live.source import open_source
 from millisecond.data.simulator import simulate, simulated_calibration
@@ -210,6 +211,17 @@ def test_a_loop_goes_on_in_time_and_reports_a_fault_once(tmp_path):
 def test_a_loop_without_a_scan_ends(tmp_path):
     (tmp_path / "2.bin").write_bytes(b"\0" * 100)
     assert len(list(open_source(str(tmp_path), loop=True))) == 1
+
+
+def test_columns_that_only_files_have(tmp_path):
+    columns = ("x", "y", "z", "ring")
+    points = PointColumns(columns, columns)
+    with pytest.raises(ValueError, match=r"street:7: gives the network no ring, .*give scans in"):
+        open_source("street:7", points=points)
+    POINTS.tofile(tmp_path / "0.bin")
+    (scan,), troubles = split(tmp_path, points=points)
+    np.testing.assert_array_equal(scan.points[:, 4], POINTS[:, 3])
+    assert not troubles
 
 
 def test_streets_one_after_the_other(monkeypatch):

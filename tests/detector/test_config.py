@@ -38,6 +38,10 @@ def test_overrides_are_typed_like_the_file():
     assert config.train.momentum == (0.9, 0.8)
 
 
+def test_a_section_that_the_file_leaves_out_may_be_set():
+    assert load_config(KITTI, ["points.intensity_scale=255"]).points.intensity_scale == 255
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -78,7 +82,9 @@ def test_overrides_are_typed_like_the_file():
         ("augment.sample={Van: 3}", ["augment.sample.Van", "unknown class"]),
         ("augment.scale=[1.1, 0.9]", ["augment.scale"]),
         ("grid=5", ["grid", "mapping"]),
-        ("grid=[1", ["not YAML"]),
+        ("grid=[1", [" grid: '[1': is not YAML"]),
+        ("points.columms=[x]", ["points.columms", "unknown key", "'columns'"]),
+        ("points.intensity_scale=-255", ["points.intensity_scale", "-255", "positive"]),
         ("train.learning_rate=1", ["train.learning_rate", "'lr'"]),
         ("train.num_workers=1", ["train.num_workers", "'workers'"]),
         ("train.workers=100000", ["train.workers", "512"]),

@@ -9,6 +9,7 @@ from millisecond.detector.config import Config, load_config
 from millisecond.detector.models.second import Second, build_second
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
+RING = "points={columns: [x, y, z, intensity, ring], features: [x, y, z, intensity, ring]}"
 
 
 def build_small_network(velocity: bool = False) -> tuple[Config, Second]:

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import save_weights
 from millisecond.tools.bench import main
 from millisecond.tools.benchmarks import first_box
 from millisecond.tools.benchmarks.pipeline import ROW, TITLE, WIDTH, draw_latencies
 from millisecond.tools.benchmarks.timing import Percentiles
-from tests.helpers.small_detector import cloud
+from tests.helpers.small_detector import CONFIG, RING, cloud
 
 STAGES = ["voxelize", "index", "encoder", "BEV network", "postprocess"]  # on a CPU
 
@@ -23,11 +26,14 @@ def test_percentiles():
     assert Percentiles.of([3.0]) == (3.0, 3.0, 3.0, 3.0, 0.0)
 
 
-def test_pipeline(tmp_path, monkeypatch, weights, capsys):
+def test_pipeline(tmp_path, monkeypatch, capsys):
+    """Of a network that takes a ring beside the intensity."""
+    config, weights = load_config(CONFIG, [RING]), tmp_path / "ring.safetensors"
+    save_weights(weights, build_second(config), config)
     scans = tmp_path / "scans"
     scans.mkdir()
     for seed in range(2):
-        cloud(3000, seed).tofile(scans / f"{seed}.bin")
+        np.pad(cloud(3000, seed), ((0, 0), (0, 1))).tofile(scans / f"{seed}.bin")
     monkeypatch.setattr("millisecond.tools.bench.SWEEPS", 1)
     monkeypatch.setattr("millisecond.tools.benchmarks.pipeline.SECONDS", 0.01)
     monkeypatch.setattr("millisecond.tools.benchmarks.pipeline.REPEATS", 1)

@@ -12,6 +12,7 @@ from millisecond.detector.import_openpcdet import import_openpcdet
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import load_weights, restore
 from millisecond.tools import import_openpcdet as tool
+from tests.helpers.small_detector import RING
 
 NARROW = [
     "model.encoder={channels: [4, 6, 8, 8], out_channels: 10}",
@@ -99,6 +100,16 @@ def test_the_tool_writes_weights_that_are_enough_to_detect(tmp_path, state, conf
     restore(model, tensors, target)
     for name, tensor in import_openpcdet(source, config).state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
+
+
+def test_a_network_of_further_features(tmp_path, state, config):
+    wide = load_config(tool.CONFIG, [*NARROW, RING])
+    first = torch.randn(4, 3, 3, 3, 5)
+    path = save(tmp_path / "in.pth", {**state, "backbone_3d.conv_input.0.weight": first})
+    ours = import_openpcdet(path, wide).state_dict()["encoder.levels.0.0.weight"]
+    assert torch.equal(ours[5], first[:, 0, 1, 2].T)
+    with pytest.raises(ValueError, match="conv_input"):
+        import_openpcdet(path, config)
 
 
 def without(state, name):

@@ -314,6 +314,12 @@ def test_a_folder_that_is_named_like_a_file_is_said_to_be_one(tmp_path):
             read(path)
 
 
+def test_a_way_through_a_folder_to_be_made_leads_where_it_will(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    assert program.output_path(f"{tmp_path}/new/../mine.txt").exists()
+
+
 def test_a_fault_of_the_program_is_not_hidden():
     with pytest.raises(RuntimeError, match="a bug"):
         program.run(raising(RuntimeError("a bug")))

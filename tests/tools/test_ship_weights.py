@@ -16,6 +16,7 @@ from millisecond.detector.weights import (
     save_weights,
 )
 from millisecond.tools import ship_weights
+from tests.helpers.small_detector import CONFIG, RING
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,6 +107,15 @@ def test_boxes_on_streets_are_right_or_wrong():
     assert tuple(found) == config.class_names
     scores, right = found["Car"]
     assert 0 < right.sum() < len(right) and scores[right].mean() > scores[~right].mean()
+
+
+def test_points_that_streets_do_not_have_are_not_calibrated_on(tmp_path, capsys):
+    config, source = load_config(CONFIG, [RING]), tmp_path / "ring"
+    save_weights(source, build_second(config), config)
+    assert ship_weights.main([str(source), str(tmp_path / "new"), "--calibrate", "1"]) == 2
+    said = "error: --calibrate 1: gives the network no ring, which it takes; leave it out\n"
+    assert capsys.readouterr().err == said
+    assert ship_weights.main([str(source), str(tmp_path / "new")]) == 0
 
 
 def test_mistakes_get_one_line(tmp_path, weights, capsys):

@@ -4,6 +4,7 @@ import pytest
 
 from millisecond.data.simulator.street import WORLD
 from millisecond.tools.train import main
+from tests.helpers.small_detector import RING
 from tests.helpers.training_program import arguments, assert_same_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
@@ -52,6 +53,7 @@ def test_a_wrong_sensor_gets_one_line(minute, tmp_path, capsys):
         (("--sensor", "hdl-64e"), ("--sensor hdl-64e", "--streets N")),
         (("--streets", "4", "--train-split", "val"), ("--train-split val", "--streets 4")),
         (("--streets", "99999999"), ("99999999 streets per epoch",)),
+        (("--streets", "4", "--set", RING), ("--streets 4", "no ring", "on a split")),
     ],
 )
 def test_options_that_do_not_go_together_get_one_line(minute, tmp_path, capsys, more, said):

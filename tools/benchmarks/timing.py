@@ -49,18 +49,21 @@ class Scans(NamedTuple):
         return index_pyramid(coords, KITTI.sparse_shape, len(frames), DOWNS).levels
 
 
-def simulated_sweeps(count: int) -> Scans:
+def simulated_sweeps(count: int, points: PointColumns = KITTI_POINTS) -> Scans:
     """Streets as an HDL-64E sees them in all directions."""
-    clouds = [torch.from_numpy(simulate(seed, crop=False).points) for seed in range(count)]
-    return Scans(clouds, f"{count} simulated sweeps")
+    return Scans(_streets(count, points, crop=False), f"{count} simulated sweeps")
+
+
+def _streets(count: int, points: PointColumns, crop: bool) -> list[Tensor]:
+    """Further features than a street has are 0."""
+    clouds = [torch.from_numpy(simulate(seed, crop=crop).points) for seed in range(count)]
+    return [pad(cloud, (0, points.width - 4)) for cloud in clouds]
 
 
 def load_scans(folder: Path | None, count: int, points: PointColumns = KITTI_POINTS) -> Scans:
     """The first `count` .bin files of a folder by name; without a folder, simulated streets."""
     if folder is None:
-        clouds = [torch.from_numpy(simulate(seed).points) for seed in range(count)]
-        wide = [pad(cloud, (0, points.width - 4)) for cloud in clouds]  # further features are 0
-        return Scans(wide, f"{count} simulated streets")
+        return Scans(_streets(count, points, crop=True), f"{count} simulated streets")
     paths = sorted(folder.glob("*.bin"))[:count]
     if not paths:
         raise FileNotFoundError(f"{folder}: holds no .bin files; give a folder of scans")

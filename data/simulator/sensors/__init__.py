@@ -55,14 +55,15 @@ class Sensor:
         require(len(heights) == len(self.elevations), "laser_heights", problem)
         order = np.lexsort((self.elevations, heights))  # lasers of one height are cast together
         rising = np.array(self.elevations)[order]
-        steep = max(map(abs, self.elevations)) >= 90
-        require(not steep, "elevations", "beams point from -90 to 90 degrees")
+        steep = max(self.elevations, key=abs)
+        require(abs(steep) < 90, "elevations", f"{steep:g} is not between -90 and 90 degrees")
         same = np.flatnonzero(
             np.abs(np.diff(rising)) + np.abs(np.diff(np.array(heights)[order])) < APART
         )
         if len(same):
             raise ConfigError("elevations", f"the beam at {rising[same[0]]:g} degrees is repeated")
-        require(max(map(abs, heights)) <= 1, "laser_heights", "a laser is within 1 m of the origin")
+        far = max(heights, key=abs)
+        require(abs(far) <= 1, "laser_heights", f"{far:g} is not within 1 m of the origin")
         for key, low, high in (
             ("azimuth_step", 0.01, 10.0),
             ("field_of_view", self.azimuth_step, 360.0),
@@ -82,7 +83,7 @@ class Sensor:
         ):
             value = getattr(self, key)
             require(low <= value <= high, key, f"{value:g} is not from {low:g} to {high:g}")
-        require(max(map(abs, self.tilt)) <= 20, "tilt", "a sensor is tilted by at most 20 degrees")
+        require(max(map(abs, self.tilt)) <= 20, "tilt", f"{list(self.tilt)} is over 20 degrees")
         self._check_roof(heights)
         rays = len(order) * self.field_of_view / self.azimuth_step
         require(rays <= MOST_RAYS, "azimuth_step", f"{rays:.0f} rays per scan are too many")
