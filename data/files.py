@@ -184,12 +184,10 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a text of these lines."""
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes figures as JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
