@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from millisecond.data.boxes import box_corners, wrap_angle
-from millisecond.data.files import plain_number, read_text
+from millisecond.data.files import plain_numbers, read_text
 
 KEYS = {  # the names in the object and in the tracking benchmark
     "p2": (("P2",), (3, 4)),
@@ -193,10 +193,7 @@ def _matrix(
     key = next((name for name in names if name in found), None)
     if key is None:
         raise ValueError(f"{path}: {names[0]} is missing; is this a KITTI calibration file?")
-    try:
-        values = np.array([plain_number(word) for word in found[key].split()], np.float64)
-    except ValueError as error:
-        raise ValueError(f"{path}: {key}: {str(error)[:80]}") from None
+    values = np.array(plain_numbers(found[key].split(), f"{path}: {key}"), np.float64)
     if values.size != shape[0] * shape[1] or not np.isfinite(values).all():
         raise ValueError(
             f"{path}: {key} has {values.size} numbers, it needs {shape[0] * shape[1]} finite ones"
@@ -246,11 +243,8 @@ def read_plane(path: Path | str, calibration: Calibration) -> np.ndarray:
     """
     path = Path(path)
     lines = read_text(path).splitlines()
-    try:
-        words = lines[3].split() if len(lines) > 3 else []
-        plane = np.array([plain_number(word) for word in words], np.float64)
-    except ValueError as error:
-        raise ValueError(f"{path}, line 4: {error}") from None
+    words = lines[3].split() if len(lines) > 3 else []
+    plane = np.array(plain_numbers(words, f"{path}, line 4"), np.float64)
     if plane.shape != (4,) or not np.isfinite(plane).all():
         raise ValueError(f"{path}: line 4 must be the four numbers a b c d of a road plane")
     plane = calibration.plane_from_camera(plane)

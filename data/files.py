@@ -158,6 +158,14 @@ def plain_number(word: str) -> float:
     raise ValueError(f"{word[:40]!r} is not a number")
 
 
+def plain_numbers(words: Iterable[str], place: object) -> list[float]:
+    """Each a `plain_number`; the error names the place, such as a file and a line."""
+    try:
+        return [plain_number(word) for word in words]
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
 def require_own_json(path: Path, ours: Callable[[dict], bool]) -> None:
     """Raises ValueError if the file exists and its contents are not `ours`."""
     if not path.exists():
@@ -176,12 +184,10 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a text of these lines."""
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes figures as JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 

@@ -93,7 +93,7 @@ def nearest_beam(points: np.ndarray, sensor: Sensor) -> np.ndarray:
 
 
 def voxels_per_level(
-    points: np.ndarray, grid: VoxelGrid, downs: Sequence[ConvGeometry]
+    points: np.ndarray, grid: VoxelGrid, downs: Sequence[ConvGeometry] = ()
 ) -> np.ndarray:
     """Active sites [1 + len(downs)]: the voxels of points [P, 3], then of each strided level."""
     cloud = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from millisecond.data.boxes import points_in_boxes, wrap_angle
+from millisecond.data.checks.comparison import voxels_per_level
 from millisecond.data.checks.label_readings import Doubt, LabelReadings
 from millisecond.data.checks.scans import Note, Tally, oddities
 from millisecond.data.checks.splits import FolderChecks
@@ -17,7 +17,7 @@ from millisecond.data.datasets import Dataset
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import DONT_CARE
-from millisecond.ops.voxelize import VoxelGrid, voxelize
+from millisecond.ops.voxelize import VoxelGrid
 
 FEWEST_POINTS = 100  # of a cloud that shows anything
 OUTLIERS = 0.01  # share of a frame's points that may lie out of its reach
@@ -184,7 +184,7 @@ def _look_at(
         not_finite=len(frame.points) - len(finite),
         intensity=(finite[:, 3].min(), finite[:, 3].max()) if len(finite) else (),
         turns=turns,
-        voxels=_count_voxels(finite, grid) if grid else 0,
+        voxels=int(voxels_per_level(finite, grid)[0]) if grid else 0,
         # the survey has the intensities itself
         notes=[note for note in notes if "intensity" not in note.kind],
         names=tuple(frame.names),
@@ -209,15 +209,9 @@ def voxels_of(dataset: Dataset, places: Iterable[int], grid: VoxelGrid) -> np.nd
     for place in places:
         with suppress(ValueError, OSError):
             points = dataset[place].points
-            found.append(_count_voxels(points[np.isfinite(points).all(axis=1)], grid))
+            finite = points[np.isfinite(points).all(axis=1)]
+            found.append(voxels_per_level(finite, grid)[0])
     return np.array(found, int)
-
-
-def _count_voxels(points: np.ndarray, grid: VoxelGrid) -> int:
-    offsets = torch.tensor([0, len(points)], dtype=torch.int32)
-    cloud = torch.from_numpy(np.ascontiguousarray(points, np.float32))
-    limit = max(len(points), 1)
-    return len(voxelize(cloud, offsets, grid, 1, limit).coords)
 
 
 EMPTY = 0.02  # share of boxes without points from which it is told

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millisecond.data.calibration import Calibration, imu_to_velo
-from millisecond.data.files import plain_number, read_text, require, require_file
+from millisecond.data.files import plain_numbers, read_text, require, require_file
 from millisecond.data.folder.labels import checked_box
 from millisecond.data.formats.clouds import read_rows
 from millisecond.data.kitti.labels import DONT_CARE
@@ -484,11 +484,7 @@ def _kitti_lines(path: Path) -> dict[int, list[tuple[list[str], str]]]:
 def _kitti_object(calibration: Calibration, words: list[str], place: str) -> Cuboid:
     if len(words) != 17:
         raise ValueError(f"{place}: {len(words)} fields; the tracking benchmark has 17")
-    try:
-        height, width, length, *place_and_turn = [plain_number(word) for word in words[10:]]
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-    x, y, z, turn = place_and_turn
+    height, width, length, x, y, z, turn = plain_numbers(words[10:], place)
     checked_box([x, y, z, length, width, height, turn], place)
     camera = np.array([[x, y, z, length, height, width, turn]])
     (box,) = calibration.boxes_from_camera(camera).tolist()
@@ -500,10 +496,7 @@ def _kitti_poses(path: Path, calib: Path) -> list[np.ndarray]:
     rotation = require("scipy.spatial.transform", "the poses of KITTI's drives").Rotation
     to_imu, rows = np.linalg.inv(np.vstack([imu_to_velo(calib), [0, 0, 0, 1]])), []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
-        try:
-            rows.append([plain_number(word) for word in line.split()[:6]])
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+        rows.append(plain_numbers(line.split()[:6], f"{path}, line {number}"))
         if len(rows[-1]) != 6 or not np.isfinite(rows[-1]).all():
             raise ValueError(f"{path}, line {number}: does not begin with six finite numbers")
     poses, scale = [], math.cos(math.radians(rows[0][0])) if rows else 1.0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millisecond.data.boxes import NamedDetections, wrap_angle
-from millisecond.data.files import plain_number, read_text
+from millisecond.data.files import plain_numbers, read_text
 
 NUMBERS = ("x", "y", "z", "length", "width", "height", "yaw")
 LARGEST = 1e6  # of any number in a label
@@ -37,7 +37,7 @@ def read_text_labels(path: Path) -> LabelledObjects:
             raise ValueError(
                 f"{place}: {len(words)} fields; a line is x y z l w h yaw class, the class one word"
             )
-        boxes.append(checked_box([_number(word, place) for word in words[:7]], place))
+        boxes.append(checked_box(plain_numbers(words[:7], place), place))
         names.append(words[7])
         places.append(place)
     return objects(boxes, names, places)
@@ -67,13 +67,6 @@ def checked_box(box: list[float], place: str) -> list[float]:
         if name in ("length", "width", "height") and value <= 0:
             raise ValueError(f"{place}: {name} is {value:g}; sizes are metres above 0")
     return box
-
-
-def _number(word: str, place: str) -> float:
-    try:
-        return plain_number(word)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
 
 
 LARGEST_TILT = math.radians(10)  # of a box about x or y, which is left out
@@ -147,7 +140,7 @@ def _of_sustech(entry: Any, place: str) -> tuple[Any, list[float], list[float]]:
 
 
 def _numbers(values: Any, keys: Sequence[str], place: str) -> list[float]:
-    return [_number(str(values[key]), place) for key in keys]
+    return plain_numbers((str(values[key]) for key in keys), place)
 
 
 def labelcloud_json(cloud: Path, found: NamedDetections) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.files import plain_number, require_file
+from millisecond.data.files import plain_numbers, require_file
 from millisecond.data.schema import nearest, require
 
 AXES = ("x", "y", "z")
@@ -108,10 +108,7 @@ def content_of(path: Path) -> bytes:
 def numbers_of(text: bytes | memoryview, source: object) -> np.ndarray:
     """The numbers of an ASCII file, [N] float64. Raises ValueError for a word that is not one."""
     words = bytes(text).decode("ascii", "replace").split()
-    try:
-        return np.array([plain_number(word) for word in words], np.float64)
-    except ValueError as error:
-        raise ValueError(f"{source}: {str(error)[:80]}") from None
+    return np.array(plain_numbers(words, source), np.float64)
 
 
 def columns_of_table(

@@ -247,12 +247,11 @@ def badness(verdicts: Verdicts, scores: np.ndarray) -> float:
 
 METRICS = ("3d", "bev")
 HARD = 2  # the difficulty that counts most objects: all that KITTI does not leave out
-OWN_OVERLAP = 0.5  # of classes that KITTI does not evaluate
 
 
 def default_overlap(name: str) -> float:
     """KITTI's least overlap of a match in a class: 0.7 for cars, else 0.5."""
-    return MIN_OVERLAP.get(name, (OWN_OVERLAP,))[0]
+    return MIN_OVERLAP.get(name, OTHER_OVERLAP)[0]
 
 
 def judge(

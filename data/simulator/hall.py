@@ -17,7 +17,7 @@ from millisecond.data.simulator.lidar import as_scanned, scan
 from millisecond.data.simulator.lorries import truck
 from millisecond.data.simulator.people import cyclist, pedestrian, sitting_person
 from millisecond.data.simulator.sensors import Sensor
-from millisecond.data.simulator.solids import Material, Thing, boxes, solids
+from millisecond.data.simulator.solids import Material, Thing, boxes, solids, upright
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street, boxes_at
 
 LARGEST = 200.0  # metres, of a hall
@@ -168,6 +168,6 @@ def _thing(rng: np.random.Generator, name: str, kind: SiteClass) -> Thing:
 
 def _block(length: float, width: float, height: float) -> Thing:
     """A wall or a shelf, without a label."""
-    extent = (-length / 2, -width / 2, 0.0, length / 2, width / 2, height)
+    extent = upright(length, width, height)
     row = (extent[0], extent[3], extent[1], extent[4], 0.0, height)
     return Thing(lambda: solids(boxes([row], Material.CONCRETE)), extent)

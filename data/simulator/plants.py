@@ -43,9 +43,7 @@ def fir(rng: np.random.Generator) -> Thing:
     """A conifer with branches down to the ground."""
     radius, height = rng.uniform(0.9, 2.0), rng.uniform(4.0, 10.0)
     path = rng.uniform(0.1, 0.4)
-    return Thing(
-        partial(_fir, radius, height, path), (-radius, -radius, 0.0, radius, radius, height)
-    )
+    return Thing(partial(_fir, radius, height, path), upright(2 * radius, 2 * radius, height))
 
 
 def bush(rng: np.random.Generator) -> Thing:
