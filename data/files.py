@@ -166,14 +166,17 @@ def plain_numbers(words: Iterable[str], place: object) -> list[float]:
         raise ValueError(f"{place}: {error}") from None
 
 
+def is_json_of(path: Path, ours: Callable[[dict], bool]) -> bool:
+    """Whether a file holds an object of JSON that is `ours`."""
+    with suppress(ValueError, OSError, RecursionError):
+        content = json.loads(read_text(path))
+        return isinstance(content, dict) and ours(content)
+    return False
+
+
 def require_own_json(path: Path, ours: Callable[[dict], bool]) -> None:
     """Raises ValueError if the file exists and its contents are not `ours`."""
-    if not path.exists():
-        return
-    old = None
-    with suppress(ValueError, OSError, RecursionError):
-        old = json.loads(read_text(path))
-    if not (isinstance(old, dict) and ours(old)):
+    if path.exists() and not is_json_of(path, ours):
         raise ValueError(f"{path}: already exists and is another file; give another name")
 
 

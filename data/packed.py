@@ -28,10 +28,11 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
-from millisecond.data.files import naming, replacing
+from millisecond.data.files import led_to, naming, replacing
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import PointColumns
 from millisecond.data.frame import Frame
+from millisecond.data.kitti.layout import RECORDING
 
 __all__ = ["Split"]
 
@@ -316,9 +317,21 @@ class Split(ABC):
         has_pack = packed and index_path(path).is_file()
         self.packed_clouds = PackedClouds(path, self) if has_pack else None
 
+    @property
+    def name(self) -> str:
+        """What files of the split are called. A list outside of ROOT/ImageSets gets a number too,
+        made from its frames: several lists may be called train.txt."""
+        split, ids = self.layout.split, self.layout.ids
+        if not split.endswith((".txt", RECORDING)):
+            return split
+        path = Path(split)
+        if led_to(path).parent == led_to(self.layout.root / "ImageSets"):
+            return path.stem
+        return f"{path.stem}-{zlib.crc32(' '.join(ids).encode()):08x}"
+
     def pack_path(self, kind: str) -> Path:
         """The pack (a path without suffix) of the split's "clouds", or its "database"."""
-        return self.prepared / f"{kind}_{self.layout.name}"
+        return self.prepared / f"{kind}_{self.name}"
 
     @abstractmethod
     def prepare_command(self) -> str:

@@ -83,7 +83,7 @@ def prepare_splits(options: argparse.Namespace) -> None:
         dataset.warn_of_changes()
         check_clouds(dataset)
     for number, dataset in enumerate(datasets):
-        label = f"{dataset.layout.name}: {len(dataset)} frames"
+        label = f"{dataset.name}: {len(dataset)} frames"
         print(f"checking {label}", flush=True)
         made = prepare(
             dataset,

@@ -28,7 +28,7 @@ from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import DONT_CARE, Labels, boxes_to_labels, read_labels
-from millisecond.data.kitti.layout import NAME, RECORDING, listed_ids, some, split_name
+from millisecond.data.kitti.layout import NAME, RECORDING, listed_ids, some
 from millisecond.data.packed import Split
 
 __all__ = ["FolderDataset"]
@@ -87,11 +87,6 @@ class FolderLayout:
             if not ids:
                 raise FileNotFoundError(f"{label_folder}: no labels of any frame of '{split}'")
         return cls(root, split, clouds, ids, unlabelled, cloud_of, label_of)
-
-    @property
-    def name(self) -> str:
-        """Of the split, see `split_name`."""
-        return split_name(self.root, self.split, self.ids)
 
     @property
     def labelled(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,17 +57,6 @@ def listed_ids(root: Path, split: str) -> tuple[str, ...]:
         return read_split(split)
     check_name(split)
     return read_split(root / "ImageSets" / f"{split}.txt")
-
-
-def split_name(root: Path, split: str, ids: Sequence[str]) -> str:
-    """What files of a split are called. A list outside of root/ImageSets gets a number too, made
-    from its frames: several lists may be called train.txt."""
-    if not split.endswith((".txt", RECORDING)):
-        return split
-    path = Path(split)
-    if led_to(path).parent == led_to(root / "ImageSets"):
-        return path.stem
-    return f"{path.stem}-{zlib.crc32(' '.join(ids).encode()):08x}"
 
 
 def require_files(ids: Sequence[str], folder: Path, suffix: str, needed_by: object) -> None:
@@ -138,11 +126,6 @@ class Layout:
         layout = cls(root, split, folder, clouds, clouds.name == "velodyne_reduced", ids, labels)
         layout._require()
         return layout
-
-    @property
-    def name(self) -> str:
-        """Of the split, see `split_name`."""
-        return split_name(self.root, self.split, self.ids)
 
     @property
     def labelled(self) -> bool:

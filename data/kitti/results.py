@@ -18,7 +18,7 @@ import numpy as np
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
-from millisecond.data.files import make_folder, read_text, write_lines, write_text
+from millisecond.data.files import is_json_of, make_folder, read_text, write_lines, write_text
 from millisecond.data.kitti.labels import DECIMALS, Labels, boxes_to_labels, write_labels
 from millisecond.data.kitti.layout import some
 
@@ -239,10 +239,7 @@ class _Frames:
 def _is_result(path: Path) -> bool:
     if path.suffix == ".txt":
         return _columns(path) in (None, RESULT)
-    with suppress(ValueError, OSError, RecursionError):
-        content = json.loads(read_text(path))
-        return isinstance(content, dict) and content.keys() >= KEYS
-    return False
+    return is_json_of(path, lambda content: content.keys() >= KEYS)
 
 
 def _columns(path: Path) -> int | None:

@@ -107,10 +107,10 @@ def _found(name: str, listed: Path | None = None) -> Iterator[ScanFile | Recorde
         raise FileNotFoundError(f"{path}: no such file or folder")
 
 
-def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
+def _in_folder(folder: Path) -> list[ScanFile | RecordedScans]:
     """All that it holds, hidden files left out; of a drive or a data set the clouds."""
     clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
-    empty = True
+    found: list[ScanFile | RecordedScans] = []
     for place, folders, files in os.walk(clouds, onerror=_raise, followlinks=True):
         here = Path(place)
         bags = [name for name in folders if is_bag(here / name)]
@@ -125,17 +125,15 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
             below = path.relative_to(clouds)
             inner = str(below if name in bags else below.with_suffix(""))
             if path.suffix.lower() in SUFFIXES:
-                yield ScanFile(inner, path, _companions(here).time(path.stem))
+                found.append(ScanFile(inner, path, _companions(here).time(path.stem)))
             elif recording_of(str(path)):
-                yield RecordedScans(inner, str(path))
-            else:
-                continue
-            empty = False
-    if empty:
+                found.append(RecordedScans(inner, str(path)))
+    if not found:
         raise FileNotFoundError(f"{clouds}: no {', '.join(SUFFIXES)} files in this folder")
+    return found
 
 
-def _elsewhere(uri: str) -> Iterator[ScanFile | RecordedScans]:
+def _elsewhere(uri: str) -> list[ScanFile | RecordedScans]:
     """As `_in_folder`, or a single file; only the local file system tells the times of a drive."""
     system, top = file_system(uri)
     arrow = require("pyarrow.fs", uri)
@@ -148,20 +146,18 @@ def _elsewhere(uri: str) -> Iterator[ScanFile | RecordedScans]:
         infos = system.get_file_info(arrow.FileSelector(top, recursive=True))
     files = [PurePosixPath(one.path).relative_to(root) for one in infos if one.is_file]
     clouds = next((name for name in INNER if any(f.is_relative_to(name) for f in files)), "")
-    empty = True
+    found: list[ScanFile | RecordedScans] = []
     for file in sorted(files, key=lambda file: (file.parts[:-1], file.name)):
         if not file.is_relative_to(clouds) or any(part[0] == "." for part in file.parts):
             continue
         name, path = str(file.relative_to(clouds).with_suffix("")), root / file
         if path.suffix.lower() in SUFFIXES:
-            yield ScanFile(name, Path(path), uri=uri)
+            found.append(ScanFile(name, Path(path), uri=uri))
         elif path.suffix in (*BAGS, *PACKETS):
-            yield RecordedScans(name, str(path), uri)
-        else:
-            continue
-        empty = False
-    if empty:
+            found.append(RecordedScans(name, str(path), uri))
+    if not found:
         raise FileNotFoundError(f"{uri}: no {', '.join((*SUFFIXES, *BAGS, *PACKETS))} files there")
+    return found
 
 
 @contextmanager

@@ -5,7 +5,6 @@ metadata, a JSON file beside the .pcap that begins with its name; an .osf has th
 are in the frame of the sensor as Ouster's manual defines it: x away from the connector, z up.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,27 +12,20 @@ from typing import Any
 import numpy as np
 
 from millisecond.data.checks.sensor import IntensityScale
-from millisecond.data.files import read_text, require
+from millisecond.data.files import is_json_of, require
 from millisecond.data.formats.points import Cloud
 from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles
 
 SUFFIX = ".osf"
-KEYS = ("lidar_data_format", "data_format", "beam_altitude_angles")  # some of them are in metadata
+KEYS = {"lidar_data_format", "data_format", "beam_altitude_angles"}  # some of them are in metadata
 RETURNS = (("RANGE", "REFLECTIVITY"), ("RANGE2", "REFLECTIVITY2"))
 
 
 def metadata_of(path: Path) -> list[Path]:
     """The files of metadata beside a .pcap: JSON of an Ouster whose name begins with its own."""
     beside = sorted(path.parent.glob("*.json"))
-    return [file for file in beside if file.stem.startswith(path.stem) and _is_metadata(file)]
-
-
-def _is_metadata(path: Path) -> bool:
-    try:
-        content = json.loads(read_text(path))
-    except (ValueError, OSError, RecursionError):
-        return False
-    return isinstance(content, dict) and any(key in content for key in KEYS)
+    own = [file for file in beside if file.stem.startswith(path.stem)]
+    return [file for file in own if is_json_of(file, lambda content: not KEYS.isdisjoint(content))]
 
 
 class OusterSource(Source):
