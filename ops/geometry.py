@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from math import prod
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -82,8 +81,10 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tu
     """`value` as one int for each of `dims` axes, none below `least`."""
     dims = whole("dims", dims, 1)
     try:
-        given: Any = (value,) * dims if isinstance(value, Integral) else value
-        numbers = tuple(map(operator.index, given))  # numpy's whole numbers, too
+        numbers: tuple[Any, ...]
+        numbers = tuple(value) if hasattr(value, "__iter__") else (value,) * dims
+        if not _are_whole(numbers, least):  # of numpy, perhaps
+            numbers = tuple(map(operator.index, numbers))
     except (TypeError, MemoryError):
         numbers = ()
     if len(numbers) != dims or not _are_whole(numbers, least):

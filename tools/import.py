@@ -110,7 +110,8 @@ def import_dataset(options: argparse.Namespace) -> None:
     classes = {**kind.classes, **given}
     spellings = Counter(name.lower() for name in {*classes.values()})
     if alike := [f"{old}={new}" for old, new in classes.items() if spellings[new.lower()] > 1]:
-        raise ValueError(f"--classes: {', '.join(alike)} differ by case only; name them alike")
+        remedy = "name them alike by --classes OLD=NEW"
+        raise ValueError(f"classes: {', '.join(alike)} differ by case only; {remedy}")
     with locked(output):
         write_text(output / MARK, json.dumps(settings) + "\n")
         writer = Writer(output, kind._replace(classes=classes), options.sweeps)

@@ -138,7 +138,7 @@ def output_path(text: str) -> Path:
         raise argparse.ArgumentTypeError("an empty name; give one, or . for the present folder")
     path = Path(text)
     # a folder that will be made: MISSING/../mine is then mine, and what is there must be seen now
-    return led_to(path) if ".." in path.parts and not path.parent.exists() else path
+    return led_to(path) if ".." in path.parts and not os.path.exists(path.parent) else path
 
 
 def shown(path: Path) -> str:

@@ -79,7 +79,8 @@ def open_source(name: str, loop: bool = False, points: PointColumns = KITTI_POIN
     Raises ValueError or OSError with one line and the remedy.
     """
     source = _open(name, points)
-    if not isinstance(source, FolderSource):
+    if points.others and not isinstance(source, FolderSource):
+        source.close()
         points.require_plain(name, "give scans in files that have it")
     if not loop:
         return source
