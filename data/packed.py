@@ -234,7 +234,7 @@ class CloudOrigin(NamedTuple):
     @classmethod
     def of(cls, clouds: Split, frame_id: str) -> CloudOrigin:
         """As the files are now; reads them."""
-        path = clouds.cloud_file(frame_id)
+        path = clouds.layout.cloud(frame_id)
         status, content = path.stat(), zlib.crc32(path.read_bytes())
         return cls(status.st_size, status.st_mtime_ns, content, clouds.view(frame_id))
 
@@ -244,7 +244,7 @@ class CloudOrigin(NamedTuple):
         A cloud of the same size and time counts as unchanged. One of another time is read and
         compared, so that a copied data set keeps its pack.
         """
-        path = clouds.cloud_file(frame_id)
+        path = clouds.layout.cloud(frame_id)
         status = path.stat()
         if status.st_size != self.size or clouds.view(frame_id) != self.view:
             return False
@@ -363,10 +363,7 @@ class Split(ABC):
 
     def whole_points(self, index: int) -> np.ndarray:
         """[P, 4 or more] float32: the points of a scan before a crop."""
-        return read_scan(self.cloud_file(self.layout.ids[index]), self.columns)
-
-    def cloud_file(self, frame_id: str) -> Path:
-        return self.layout.cloud(frame_id)
+        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
 
     @abstractmethod
     def truth_files(self, frame_id: str) -> list[Path]:

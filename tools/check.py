@@ -141,7 +141,7 @@ def write_config(template: Config, options: argparse.Namespace) -> Config:
     crop = template.grid.crop_to_image and not plain
     template = replace(template, grid=replace(template.grid, crop_to_image=crop))
     dataset = open_dataset(options.root, options.split, packed=False, crop=crop)
-    files = [dataset.cloud_file(name) for name in dataset.frame_ids]
+    files = [dataset.layout.cloud(name) for name in dataset.frame_ids]
     guess = guess_points(files, options.columns or ())
     dataset = open_dataset(
         options.root, options.split, packed=False, crop=crop, points=guess.points

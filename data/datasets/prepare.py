@@ -19,7 +19,7 @@ Progress = Callable[[Iterable[int]], Iterable[int]]
 
 def check_clouds(dataset: Dataset) -> None:
     """Raise ValueError for clouds that are cut off, or empty: nothing can be learnt from them."""
-    files = [dataset.cloud_file(name) for name in dataset.frame_ids]
+    files = [dataset.layout.cloud(name) for name in dataset.frame_ids]
     sizes = {path.name: path.stat().st_size for path in files}
     point = 4 * len(dataset.columns.columns)
     broken = [name for name, size in sizes.items() if name.endswith(".bin") and size % point]

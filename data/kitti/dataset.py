@@ -2,13 +2,12 @@
 
 import difflib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from millisecond.data.calibration import Calibration, read_plane
-from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import DONT_CARE, TYPES, Labels, boxes_to_labels, read_labels
@@ -76,7 +75,7 @@ class KittiDataset(Split):
         plane = self.layout.plane(frame_id)
         return Frame(
             frame_id=frame_id,
-            points=self._points(frame_id, calibration, shape),
+            points=self._points(index, calibration, shape),
             boxes=boxes,
             names=names,
             difficulty=difficulty,
@@ -117,13 +116,12 @@ class KittiDataset(Split):
         image = self.layout.image(self.layout.ids[index])
         return USUAL_IMAGE if image is None else image_shape(image)
 
-    def _points(
-        self, frame_id: str, calibration: Calibration, shape: tuple[int, int]
-    ) -> np.ndarray:
+    def _points(self, index: int, calibration: Calibration, shape: tuple[int, int]) -> np.ndarray:
+        frame_id = self.layout.ids[index]
         if self.packed_clouds is not None and frame_id in self.packed_clouds:
             return self.packed_clouds[frame_id]
         self.warn_of_changes()
-        points = read_scan(self.cloud_file(frame_id), self.columns)
+        points = self.whole_points(index)
         return points[calibration.in_image(points, shape)] if self.crop else points
 
     def _objects(
@@ -135,7 +133,7 @@ class KittiDataset(Split):
         known = {*TYPES, *self.classes}
         for number, name in enumerate(labels.types.tolist(), start=1):
             if name not in known:
-                raise ValueError(f"{path}: object {number} is a {name!r}; {self._meant(name)}")
+                raise ValueError(f"{path}: object {number} is a {name!r}; {_meant(name, known)}")
         labels = labels.select(labels.types != DONT_CARE)
         flat = np.flatnonzero((labels.size <= 0).any(axis=1))
         if len(flat):
@@ -148,12 +146,12 @@ class KittiDataset(Split):
         boxes = calibration.boxes_from_camera(labels.boxes)
         return boxes, tuple(labels.types.tolist()), labels.difficulty
 
-    def _meant(self, name: str) -> str:
-        known = {*TYPES, *self.classes}
-        near = {kind.lower(): kind for kind in known}
-        match = difflib.get_close_matches(name.lower(), near, n=1)
-        meant = f"is {near[match[0]]!r} meant? " if match else ""
-        return (
-            f"{meant}known are {', '.join(sorted(known))}; name a type of your own in the classes "
-            "of the configuration, or after --classes where a program reads none"
-        )
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = {kind.lower(): kind for kind in known}
+    match = difflib.get_close_matches(name.lower(), near, n=1)
+    meant = f"is {near[match[0]]!r} meant? " if match else ""
+    return (
+        f"{meant}known are {', '.join(sorted(known))}; name a type of your own in the classes of "
+        "the configuration, or after --classes where a program reads none"
+    )
