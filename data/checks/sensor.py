@@ -147,7 +147,8 @@ class IntensityScale:
                 notes.append(Note("intensity", text))
             self._full = full
         points = cloud.points.copy()
-        points[:, 3] = np.clip(intensity / np.float32(full), 0, 1)
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            points[:, 3] = np.clip(intensity / np.float32(full), 0, 1)
         return points, notes
 
 

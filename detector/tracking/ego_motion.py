@@ -96,8 +96,8 @@ class EgoMotion:
         if math.isfinite(self._step) and not math.isclose(step, self._step, rel_tol=0.05):
             # its first guess is the motion before: for as long as has passed now
             odometry.last_delta = _stretched(odometry.last_delta, step / self._step)
-        places = np.asarray(points[:, :3], np.float64)
-        places = np.ascontiguousarray(places[np.isfinite(places).all(axis=1)])
+        finite = np.isfinite(points[:, :3]).all(axis=1)
+        places = np.ascontiguousarray(points[finite, :3], np.float64)
         odometry.register_frame(places, np.zeros(0))
         self._time, self._step = time, step
         return odometry.last_pose.copy()

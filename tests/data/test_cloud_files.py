@@ -280,6 +280,14 @@ def test_a_dark_scan_keeps_the_scale_of_a_bright_one():
     assert not notes
 
 
+@pytest.mark.filterwarnings("error:invalid value")
+def test_a_damaged_intensity_is_no_warning():
+    points = some_points(1000)
+    points.view(np.uint32)[5, 3] = 0x7F800001  # a signalling NaN
+    scaled, _ = IntensityScale()(Cloud(points, np.dtype(np.float32)))
+    assert np.flatnonzero(np.isnan(scaled[:, 3])).tolist() == [5]
+
+
 def test_a_single_wild_intensity_is_cut_to_1():
     points = some_points(1000)
     points[5, 3] = 1e4
