@@ -220,9 +220,7 @@ class Validation:
         """What comes of a batch. Where a GPU has no room for it, its halves go one by one."""
         frames = len(batch.frame_ids)
         try:
-            predictions, losses, dropped = infer(batch)
-            boxes = self.postprocess.select(predictions)
-            return _Outcome(losses.flat() * frames, dropped[1], boxes)
+            return self._undivided(infer, batch)
         except RuntimeError as error:
             if frames <= self.config.train.batch_size or not out_of_memory(error):
                 raise
@@ -231,6 +229,12 @@ class Validation:
         other = self._outcome(infer, batch.part(middle, frames))
         boxes = SelectedBoxes(*map(torch.cat, zip(one.boxes, other.boxes, strict=True)))
         return _Outcome(one.losses + other.losses, one.capped + other.capped, boxes)
+
+    def _undivided(self, infer: Infer, batch: Batch) -> _Outcome:
+        """By itself, so that nothing of it is held when memory has run out."""
+        predictions, losses, dropped = infer(batch)
+        boxes = self.postprocess.select(predictions)
+        return _Outcome(losses.flat() * len(batch.frame_ids), dropped[1], boxes)
 
     def _batches(self, share: range) -> Iterator[Part]:
         """The batches of this process's share of the frames. Their workers stay until `close`, or
