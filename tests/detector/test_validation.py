@@ -1,6 +1,7 @@
 """A validation finds the same whatever the size of its batches and the number of its workers."""
 
 import io
+import weakref
 from dataclasses import fields, replace
 from functools import partial
 from multiprocessing import active_children
@@ -94,6 +95,24 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
         assert tried == sizes
     with pytest.raises(torch.OutOfMemoryError):  # no room for what a training step takes
         found_by(monkeypatch, minute, validation, partial(narrow, 1))
+
+
+def test_nothing_of_a_batch_is_held_while_its_halves_are_computed(monkeypatch, minute):
+    config, frames, trainer = minute
+    validation = Validation(frames, config, ALONE)
+    validation.batch_size, select = 8, validation.postprocess.select
+    whole: list[weakref.ref] = []
+
+    def narrow(predictions):
+        assert not any(logits() is not None for logits in whole)
+        if len(predictions.class_logits) > config.train.batch_size:
+            whole.append(weakref.ref(predictions.class_logits))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return select(predictions)
+
+    monkeypatch.setattr(validation.postprocess, "select", narrow)
+    assert validation(trainer.state.model, trainer.forward, limit=8) is not None
+    assert len(whole) == 3  # of 8, 4 and 4 frames
 
 
 def test_workers_stay_until_they_are_closed(monkeypatch, minute):
