@@ -354,7 +354,7 @@ def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
     for frame_id in tqdm(ids, desc=name, unit="file", leave=False, disable=None):
         path = folder / f"{frame_id}.txt"
         labels = read_labels(path)
-        strange = next((kind for kind in labels.types if kind.lower() not in known), None)
+        strange = next((kind for kind in labels.types.tolist() if kind.lower() not in known), None)
         if strange is not None:
             raise ValueError(f"{path}: type {strange!r} is none of KITTI's: {', '.join(TYPES)}")
         frames.append(labels)

@@ -239,7 +239,7 @@ def in_camera(drive: Drive, results: Sequence[Result]) -> Identified:
 
 
 def classes_of(runs: Sequence[Identified]) -> list[str]:
-    found = {str(name) for run in runs for labels in run.labels for name in labels.types}
+    found = {name for run in runs for labels in run.labels for name in labels.types.tolist()}
     if not found:
         raise ValueError("there is no track at all; name what to score with --classes")
     return sorted(found)

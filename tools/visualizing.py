@@ -145,7 +145,7 @@ def _labelled(frames: NamedFrames) -> set[str]:
     found: set[str] = set()
     for place in range(len(frames.names)):
         with suppress(ValueError, OSError):
-            found |= set(map(str, frames.labels(place).types))
+            found |= {*frames.labels(place).types.tolist()}
     return found
 
 

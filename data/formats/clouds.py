@@ -73,10 +73,11 @@ def read_rows(path: Path | str, columns: Sequence[str]) -> np.ndarray:
     require_size(size, path)
     if path.suffix.lower() == ".npy":
         return _read_npy(path, columns)
+    content = np.empty(size, np.uint8)
     with path.open("rb", buffering=0) as file:
-        _require_rows(path, size, file.read(4096), columns)
-        file.seek(0)
-        return np.fromfile(file, "<f4").astype(np.float32, copy=False).reshape(-1, len(columns))
+        content = content[: file.readinto(content.data)]
+    _require_rows(path, len(content), content[:4096].tobytes(), columns)
+    return content.view("<f4").astype(np.float32, copy=False).reshape(-1, len(columns))
 
 
 def _require_rows(path: Path, size: int, start: bytes, columns: Sequence[str]) -> None:

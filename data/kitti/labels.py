@@ -41,7 +41,10 @@ MAX_TRUNCATED = (0.15, 0.30, 0.50)
 
 @dataclass(frozen=True)
 class Labels:
-    """The objects of one frame as columns of equal length M, in the order of the file."""
+    """The objects of one frame as columns of equal length M, in the order of the file.
+
+    Take a type by .item() or .tolist(): numpy drops a Ctrl-C that comes while it makes a np.str_.
+    """
 
     types: np.ndarray  # [M] str
     truncated: np.ndarray  # [M] float64, 0 (inside the image) .. 1, -1 unknown
@@ -152,7 +155,7 @@ def label_words(labels: Labels, i: int) -> str:
     length, height, width = labels.size[i]
     numbers = [labels.alpha[i], *labels.bbox[i], height, width, length]
     numbers += [*labels.location[i], labels.rotation_y[i]]
-    words = [labels.types[i], f"{labels.truncated[i]:g}", str(labels.occluded[i])]
+    words = [labels.types.item(i), f"{labels.truncated[i]:g}", str(labels.occluded[i])]
     words += [f"{number:.{DECIMALS}f}" for number in numbers]
     words += [] if labels.score is None else [f"{labels.score[i]:.9g}"]
     return " ".join(words)

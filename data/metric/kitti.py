@@ -269,16 +269,14 @@ def judge(
         metric: "3d" or "bev".
     """
     objects, found = Objects.of([truth]), Objects.of([detections])
-    overlaps, scored = find_overlaps(objects, found), {name.lower() for name in min_overlap}
+    overlaps = find_overlaps(objects, found)
     result = Verdicts(
         np.full(len(truth), IGNORED),
         np.full(len(detections), IGNORED),
         np.full(len(detections), -1),
         np.full(len(detections), np.nan),
-        *(
-            np.array(["" if t in scored else NOT_SCORED for t in of.types], object)
-            for of in (objects, found)
-        ),
+        np.full(len(truth), NOT_SCORED, object),
+        np.full(len(detections), NOT_SCORED, object),
     )
     for name, least in min_overlap.items():
         roles, detected = truth_roles(objects, name, HARD), detection_roles(found, name, HARD)
@@ -287,6 +285,7 @@ def judge(
         hit = taken & matcher.hits
         a, b = matcher.truth[hit], matcher.detections[hit]
         own, own_found = objects.types == name.lower(), found.types == name.lower()
+        result.truth_reasons[own], result.reasons[own_found] = "", ""
         # A counting object whose only detection is too low in the image is neither right nor wrong.
         result.truth[own & (roles == COUNTS)] = MISSED
         touched = matcher.truth[taken]
@@ -328,9 +327,9 @@ def _tell_excuses(
         result.truth_reasons[row] = low if counted[0][row] else _excuse(truth, row)
     result.reasons[own[1] & (result.detections == IGNORED)] = LOW
     for partner, row in zip(*(rows.tolist() for rows in taken), strict=True):
-        if counted[1][row] and result.detections[row] == IGNORED:
+        if counted[1][row] and result.detections.item(row) == IGNORED:
             why = f", {result.truth_reasons[partner]}" if own[0][partner] else ""
-            result.reasons[row] = f"on a {truth.types[partner]}{why}"
+            result.reasons[row] = f"on a {truth.types.item(partner)}{why}"
 
 
 def _excuse(truth: Labels, row: int) -> str:

@@ -42,7 +42,7 @@ class Objects:
         return cls(
             n_frames=len(sizes),
             frames=np.repeat(np.arange(len(sizes)), sizes),
-            types=np.char.lower(whole.types),
+            types=np.array([name.lower() for name in whole.types.tolist()], dtype=str),
             difficulty=whole.difficulty,
             alpha=whole.alpha,
             bbox=whole.bbox,

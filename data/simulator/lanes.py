@@ -355,7 +355,7 @@ def _kerbside(
         bikes = (0.8, 25.0 / crowd.riders)
         ways = {"speed": pace, "wobble": 0.05, "all_are": "Cyclist", "turned": 0.15 * (pace == 0)}
         side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, jitter=0.3, **ways)
-    parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
+    parking = ("parallel", "perpendicular", "none")[rng.choice(3, p=(0.6, 0.07, 0.33))]
     free = 1.5 + rng.exponential(12.0)
     if parking == "parallel":
         turned = side.along if rng.random() < 0.8 else side.along + np.pi

@@ -133,7 +133,7 @@ def record(
         frame_id=f"{seed:06d}",
         points=points.compress(kept, axis=0),
         boxes=boxes[scanned],
-        names=tuple(str(kind) for kind in known.types),
+        names=tuple(known.types.tolist()),
         difficulty=known.difficulty,
         calibration=calibration,
         image_shape=IMAGE_SHAPE,
@@ -205,7 +205,7 @@ def simulate_varied(seed: int, crop: bool = True) -> Frame:
     """
     rng = np.random.default_rng((seed, 1))
     if crop:
-        base = default_sensor() if rng.random() < 0.5 else find_sensor(str(rng.choice(OTHERS)))
+        base = default_sensor() if rng.random() < 0.5 else find_sensor(OTHERS[rng.integers(3)])
         base = replace(
             base,
             height=SENSOR_HEIGHT + rng.uniform(-0.3, 0.3),
@@ -219,7 +219,7 @@ def simulate_varied(seed: int, crop: bool = True) -> Frame:
         range_noise=base.range_noise * rng.uniform(1, 3),
         asphalt_range=base.asphalt_range * np.exp(rng.normal(0, 0.3)),
     )
-    make = partial(crowded, str(rng.choice(list(SCENES))))
+    make = partial(crowded, [*SCENES][rng.choice(len(SCENES))])
     if not crop:
         make = partial(_lying, Anywhere, make)
     frame = record(seed, sensor=sensor, crop=crop, make=make).frame

@@ -102,7 +102,7 @@ def merge_views(views: Sequence[NamedDetections]) -> NamedDetections:
     return NamedDetections(
         np.array([_mean_box(boxes[rows], scores[rows]) for rows in groups]).reshape(-1, 7),
         np.array([scores[rows].sum() / len(views) for rows in groups]),
-        tuple(str(names[rows[0]]) for rows in groups),
+        tuple(names.item(rows[0]) for rows in groups),
     )
 
 
