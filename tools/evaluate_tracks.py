@@ -1,5 +1,5 @@
-"""Score tracks by MOTA and IDF1 on a drive of KITTI or of an imported data set: those in result
-files, or those that the tracker makes of stored detections, or of the labels themselves."""
+"""Score tracks by MOTA and IDF1 on a labelled drive: those in result files, or those that the
+tracker makes of stored detections, or of the labels themselves."""
 
 if __name__ == "__main__":
     from millisecond.tools import program
@@ -17,10 +17,10 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.boxes import NamedDetections
+from millisecond.data.datasets import Dataset, open_dataset
 from millisecond.data.files import require_own_json, write_json
 from millisecond.data.folder.dataset import FolderDataset, ImportedFrame, read_recording
 from millisecond.data.frame import Frame
-from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.layout import RECORDING
 from millisecond.data.kitti.results import detections_to_labels
@@ -44,8 +44,8 @@ EXAMPLE = """examples:
   millisecond evaluate_tracks --root drive --ego
   millisecond evaluate_tracks tracks --root plain/sequences/scene-0061.jsonl
 
-ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans, or a recording of
-millisecond import, which tells times, poses and track ids. KITTI's labels have no track ids: an
+ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans, one of plain files,
+or a recording of millisecond import, which tells times, poses and track ids. Labels have no ids: an
 object is taken to be the one of its type that was nearest in the frame before, within 2 m. RESULTS
 has the .json file of every frame. If these are detections without ids, they are tracked here.
 Without RESULTS the labels themselves are tracked, as they are and disturbed: this scores the
@@ -164,11 +164,11 @@ def errors_of(
 
 def open_drive(
     options: argparse.Namespace,
-) -> tuple[KittiDataset | FolderDataset, list[ImportedFrame]]:
+) -> tuple[Dataset, list[ImportedFrame]]:
     """The labelled frames, and what a recording of `millisecond import` tells of each."""
     root, split = options.root, options.split
     if root.suffix != RECORDING:
-        return KittiDataset(root, split, options.classes), []
+        return open_dataset(root, split, options.classes), []
     if split != "all":
         raise ValueError(f"--split {split}: {root} is one recording already")
     told = {one.name: one for one in read_recording(root)}

@@ -320,6 +320,10 @@ class KittiTracking:
                     self.frames[clouds] = names
         self.scans = [name for names in self.frames.values() for name in names]
         self.labelled = all(self._file(clouds, "label_02").is_file() for clouds in self.frames)
+        if len({clouds.name for clouds in self.frames}) < len(self.frames):  # the files' names
+            raise ValueError(
+                f"{split}: drives of one number in training and testing; take one part"
+            )
 
     def _file(self, clouds: Path, kind: str) -> Path:
         return clouds.parents[1] / kind / f"{clouds.name}.txt"

@@ -344,9 +344,14 @@ def test_mistakes_are_one_line(tmp_path, crossing, capsys):
     assert evaluate("nuscenes", root, results, "--split", "train") == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert str(first) in said and "all 2 scans of the split" in said
+    (crossing / "in/testing/velodyne/0000").mkdir(parents=True)
+    (crossing / "in/testing/velodyne/0000/000001.bin").touch()
+    lists.write_text("training_0000_000001\ntesting_0000_000001\n")
+    arguments = (crossing / "in", crossing / "results", "--output", crossing / "submission")
+    assert evaluate("kitti-tracking", *arguments, "--split", lists) == 2
+    assert "drives of one number in training and testing" in capsys.readouterr().err
     other = crossing / "results/training_0000_000003.json"
     other.write_text(json.dumps({"boxes": [], "scores": [], "names": []}))
-    arguments = (crossing / "in", crossing / "results", "--output", crossing / "submission")
     assert evaluate("kitti-tracking", *arguments) == 2
     assert "training_0000_000003: has no tracks" in capsys.readouterr().err
     assert not (crossing / "submission").exists()

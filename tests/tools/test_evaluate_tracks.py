@@ -68,6 +68,25 @@ def test_tracks_in_result_files(tmp_path, drive, capsys):
     assert f"tracks of {results}" in printed and "  87.5 " in printed
 
 
+def test_plain_files_are_scored_as_the_same_drive_of_kitti(tmp_path, drive):
+    ids = [[1, 2], [1, 2], [1, 3], [4, 3]] * 2
+    results, plain = write_results(tmp_path / "out", drive, ids.__getitem__), tmp_path / "plain"
+    for path in results.glob("*.json"):
+        told = json.loads(path.read_text())
+        lines = zip(told["boxes"], told["names"], strict=True)
+        text = "".join(f"{' '.join(map(str, box))} {name}\n" for box, name in lines)
+        write(plain / f"labels/{path.stem}.txt", text.encode())
+        write(plain / f"points/{path.stem}.bin", cloud(200).tobytes())
+    tables = []
+    for root in (drive, plain):
+        assert run(results, "--root", root, "--json", tmp_path / f"{root.name}.json") == 0
+        tables.append(json.loads((tmp_path / f"{root.name}.json").read_text()))
+    (first,), (second,) = (table.values() for table in tables)
+    assert first.keys() == second.keys() and first["all"]["switches"] > 2
+    for name, row in first.items():
+        assert second[name] == pytest.approx(row, abs=1e-3, nan_ok=True)
+
+
 def test_detections_without_ids_are_tracked_here(tmp_path, drive, capsys):
     results = write_results(tmp_path / "out", drive)
     assert run(results, "--root", drive, "--classes", "Car") == 0
