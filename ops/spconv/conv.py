@@ -18,10 +18,11 @@ from millisecond.ops.spconv.indice_data import ConvAlgo
 from millisecond.ops.spconv.modules import SparseModule
 
 
-class _SubM(SparseConvolution):
-    """Outputs on the inputs' sites; stride and padding are accepted and without effect."""
+class _Direct(SparseConvolution):
+    """All layers but the inverse ones."""
 
     NDIM: int
+    SUBM = TRANSPOSED = False
 
     def __init__(
         self,
@@ -36,47 +37,7 @@ class _SubM(SparseConvolution):
         indice_key: Any = None,
         algo: ConvAlgo | None = None,
         fp32_accum: bool | None = None,
-        large_kernel_fast_algo: bool = False,
-        name: str | None = None,
-    ):
-        super().__init__(
-            self.NDIM,
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            subm=True,
-            indice_key=indice_key,
-            algo=algo,
-            fp32_accum=fp32_accum,
-            large_kernel_fast_algo=large_kernel_fast_algo,
-            name=name,
-        )
-
-
-class _Strided(SparseConvolution):
-    """Outputs wherever the window touches a site."""
-
-    NDIM: int
-    TRANSPOSED = False
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Numbers,
-        stride: Numbers = 1,
-        padding: Numbers = 0,
-        dilation: Numbers = 1,
-        groups: int = 1,
-        bias: bool = True,
-        indice_key: Any = None,
-        algo: ConvAlgo | None = None,
-        fp32_accum: bool | None = None,
+        *,  # spconv's two kinds of layers have these in another order
         record_voxel_count: bool = False,
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
@@ -91,17 +52,28 @@ class _Strided(SparseConvolution):
             dilation,
             groups,
             bias,
+            subm=self.SUBM,
             transposed=self.TRANSPOSED,
             indice_key=indice_key,
             algo=algo,
             fp32_accum=fp32_accum,
-            large_kernel_fast_algo=large_kernel_fast_algo,
             record_voxel_count=record_voxel_count,
+            large_kernel_fast_algo=large_kernel_fast_algo,
             name=name,
         )
 
 
-class _Transposed(_Strided):
+class _SubM(_Direct):
+    """Outputs on the inputs' sites; stride and padding are accepted and without effect."""
+
+    SUBM = True
+
+
+class _Strided(_Direct):
+    """Outputs wherever the window touches a site."""
+
+
+class _Transposed(_Direct):
     """The convolution whose outputs are where a strided one has its inputs."""
 
     TRANSPOSED = True
