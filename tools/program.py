@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,8 +47,10 @@ WEIGHTS = "file, or the shipped second, second_small or any (default: by the dev
 
 def begin() -> None:
     """From here to `run`, Ctrl-C ends the program silently: it is still importing, which
-    takes seconds, and has nothing to save. A package that is not installed ends it in one line."""
+    takes seconds, and has nothing to save. A package that is not installed ends it in one line, and
+    a warning is one line."""
     sys.excepthook = _end
+    warnings.formatwarning = lambda text, *_, **__: f"warning: {' '.join(str(text).split())}\n"
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     if isinstance(sys.stdout, io.TextIOWrapper):

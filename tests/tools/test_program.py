@@ -22,6 +22,7 @@ from millisecond.data.formats.clouds import read_scan
 from millisecond.data.packed import PackWriter
 from millisecond.detector.weights import load_weights
 from millisecond.tools import program
+from tests.helpers.plain_files import write_plain_files
 from tests.helpers.warm_processes import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +175,17 @@ def test_ctrl_c_while_a_program_is_importing_is_no_traceback():
         assert err == "", (tool, err)
         codes.append(process.returncode)
     assert set(codes) <= {0, 130} and codes.count(130) >= 2, codes
+
+
+def test_a_warning_is_one_line(tmp_path):
+    root = write_plain_files(tmp_path, 4)
+    (root / "labels/000001.txt").unlink()
+    config = str(ROOT / "configs" / "second_small.yaml")
+    command = [str(ROOT / "tools/prepare.py"), "--config", config, "--root", str(root)]
+    said, _ = WarmProcess([*command, "--splits", "all"], {}).communicate(timeout=180)
+    (line,) = [line for line in said.splitlines() if "left out" in line]
+    assert line.startswith(f"warning: {root}/points: 000001 is without a label file")
+    assert "warn_of_changes" not in said
 
 
 IN_ITS_OWN_GROUP = """
