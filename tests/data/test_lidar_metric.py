@@ -161,20 +161,33 @@ def test_a_detection_counts_where_its_object_does():
     near, far = figures["0-30 m"], figures["30+ m"]
     # the hit is over the edge, but counts with its object; a far one finds what holds no point
     assert near["count"] == 1 and near["3d@0.5"]["precision"] == near["3d@0.5"]["recall"] == 1
+    assert near["3d@0.5"]["curve_recall"] == near["3d@0.5"]["curve_precision"] == [1]
     assert far["count"] == 0 and far["empty"] == 1 and far["3d@0.5"]["R40"] is None
     assert figures["all"]["3d@0.5"]["precision"] == pytest.approx(1 / 2)
     assert figures["4+ points"]["3d@0.5"]["precision"] == 1
+    assert figures["1-3 points"]["count"] == 0
     assert near["centre"]["2"] == pytest.approx(100) and far["centre"]["2"] is None
     # nuScenes takes empty objects away: what finds one is false, so at recall 1 precision is 1 / 3
     wanted = 100 * (89 * (1 - 0.1) + (1 / 3 - 0.1)) / 90 / 0.9
     assert figures["all"]["centre"]["2"] == pytest.approx(wanted)
 
 
+def test_long_boxes_are_a_pair_as_far_as_they_touch():
+    """Boxes 20 m long in a row share 1 of 39 m of their length, 19 m apart."""
+    objects, found = (
+        FrameBoxes(np.array([[x, 0, 0, 20, 2, 3, 0]]), ["Lorry"], np.array([5]), np.array([1.0]))
+        for x in (20.0, 39.0)
+    )
+    for least, recall in ((0.025, 1), (0.026, 0)):
+        figures = evaluate([found], [objects], {"Lorry": (least,)})["classes"]["Lorry"]["all"]
+        assert figures[f"3d@{least}"]["recall"] == figures[f"bev@{least}"]["recall"] == recall
+
+
 def test_confusion_and_worst_frames():
     objects = [
         frame((10, "Car", 5, 0), (20, "Person", 5, 0), (30, "Car", 5, 0)),
         frame((10, "Pallet", 5, 0)),
-        frame((10, "Car", 0, 0)),
+        frame((10, "Car", 0, 0), (50, "Car", 0, 0)),
     ]
     detections = [
         frame((10.5, "Car", 5, 0.6), (21, "Car", 5, 0.9), (30, "Car", 5, 0.4)),
@@ -195,7 +208,7 @@ def test_confusion_and_worst_frames():
     table = format_tables(result, default_overlaps(["Car", "Person"]))
     assert max(map(len, table.splitlines())) <= 100
     assert (
-        "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 1" in table
+        "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 2" in table
     )
     assert "Pallet" in table and "worst frame" in table and "capped" not in table
     aps = [result["classes"][name]["all"] for name in ("Car", "Person")]

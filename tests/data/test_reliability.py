@@ -68,8 +68,10 @@ def test_right_boxes_are_those_of_loops_and_calibration_leaves_ap():
         scores, right = of.judged()
         frames = zip(map(dicts, objects), map(dicts, before), strict=True)
         match = (name, "3d", overlaps[name][0], ALL[1:], None)
-        hits = sorted(score for frame in frames for score in lidar_oracle.match(frame, *match)[0])
-        assert sorted(scores[right]) == hits and 0 < len(hits) < len(scores)
+        of_frames = [lidar_oracle.match(frame, *match) for frame in frames]
+        hits = sorted(score for scores, _ in of_frames for score in scores)
+        assert sorted(scores[right]) == hits and len(hits) > 0
+        assert len(scores) - len(hits) == sum(false for _, false in of_frames) > 0
     one, other = (evaluate(found, objects, overlaps)["classes"] for found in (before, after))
     for name, (least,) in overlaps.items():
         a, b = (figures[name]["all"] for figures in (one, other))
