@@ -44,6 +44,16 @@ def test_the_reliability_of_a_calibrated_detector_is_the_diagonal():
     assert [(row["low"], row["right"]) for row in ends] == [(0.1, 1), (0.3, 0), (0.9, 1)]
     table = format_reliability({"Car": ends, "Pedestrian": []})
     assert max(map(len, table.splitlines())) <= 100
+    told = [" ".join(line.split()) for line in table.splitlines()[1:]]
+    assert told == [
+        "0-0.1 0.1-0.2 0.2-0.3 0.3-0.4 0.4-0.5 0.5-0.6 0.6-0.7 0.7-0.8 0.8-0.9 0.9-1",
+        "Car boxes - 1 - 1 - - - - - 1",
+        "score - 10 - 30 - - - - - 100",
+        "right - 100 - 0 - - - - - 100",
+        "Pedestrian boxes - - - - - - - - - -",
+        "score - - - - - - - - - -",
+        "right - - - - - - - - - -",
+    ]
 
 
 @pytest.mark.parametrize(
