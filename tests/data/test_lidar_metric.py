@@ -5,7 +5,13 @@ import pytest
 
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.metric import kitti
-from millisecond.data.metric.evaluation import default_overlaps, evaluate, format_tables
+from millisecond.data.metric.evaluation import (
+    default_overlaps,
+    evaluate,
+    format_tables,
+    matches_of,
+    verdicts_of,
+)
 from millisecond.data.metric.matching import Objects
 from millisecond.data.metric.overlap import (
     ALL,
@@ -215,6 +221,25 @@ def test_confusion_and_worst_frames():
     car, person = aps[0]["3d@0.7"]["R40"], aps[1]["3d@0.5"]["R40"]
     summary = f"AP in 3-D, R40: Car {car:.1f}*, Person {person:.1f}*; mean {(car + person) / 2:.1f}"
     assert table.splitlines()[:2] == [summary, ""]
+
+
+def test_verdicts_by_hand():
+    """Found, found with a low score, without points, of another class."""
+    objects = frame((10, "Car", 5, 0), (20, "Car", 5, 0), (30, "Car", 0, 0), (40, "Pallet", 5, 0))
+    found = frame(
+        (11, "Car", 5, 0.9), (20, "Car", 5, 0.4), (30, "Car", 0, 0.8), (60, "Car", 5, 0.7)
+    )
+    overlaps = {"Car": (0.5,)}
+    truth, detections, pairs, matches = matches_of([found], [objects], overlaps)
+    verdicts = verdicts_of(matches, truth, detections, pairs, overlaps)
+    assert verdicts.truth.tolist() == ["matched", "missed", "ignored", "ignored"]
+    assert verdicts.detections.tolist() == ["matched", "ignored", "ignored", "false"]
+    assert verdicts.partner.tolist() == [0, -1, -1, -1]
+    np.testing.assert_allclose(verdicts.overlap, [3 / 5, np.nan, np.nan, np.nan])
+    own = ["", "its detection scores 0.40 < 0.50", "no point on it", "class not scored"]
+    assert verdicts.truth_reasons.tolist() == own
+    low, empty = "scores less than 0.5", "on an object, no point on it"
+    assert verdicts.reasons.tolist() == ["", low, empty, "no object there"]
 
 
 def test_tables_of_many_classes_with_long_names_fit_100_columns():
