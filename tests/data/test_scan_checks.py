@@ -89,7 +89,7 @@ def test_what_is_no_scan_is_refused(tmp_path, street, kind, ahead):
 
 
 def test_negative_intensities_ask_for_the_columns_that_were_named(street):
-    with pytest.raises(ValueError, match="are its columns x, y, z, rcs, as points.columns says"):
+    with pytest.raises(ValueError, match=r"are its columns x, y, z, rcs, as points\.columns"):
         require_scan(street * np.float32([1, 1, 1, -1]), "scan", ("x", "y", "z", "rcs"))
 
 
