@@ -278,6 +278,7 @@ def test_bad_input_is_said_and_changes_nothing(time, found, where, word):
         (np.eye(4) * 2, "not a rigid motion"),
         (np.diag([1.0, 1, -1, 1]), "not a rigid motion"),
         (np.full((4, 4), np.nan), "not a rigid motion"),
+        (np.eye(4) + np.eye(4, k=-3), "not a rigid motion"),
         (np.ma.array(np.eye(4)), "pose: a masked array"),
     ],
 )
