@@ -157,7 +157,7 @@ class ResultFolder:
                 f"{self.folder}: {some(stale)} there from another run and would stay beside the "
                 "new results; delete them or give another folder"
             )
-        return [path for path in results if frames[path] in own]
+        return results
 
     def begin(self) -> None:
         """Removes old results, and what runs that were killed have left half-written."""

@@ -166,13 +166,15 @@ def check_points(frame, result, database):
 
 def test_pasting_on_the_road(database):
     frame = random_frame(1, apart=True)
-    slope = np.array([0.05, 0.0, 1.0, 1.5], np.float32) / np.float32(np.hypot(0.05, 1))
+    slope = np.array([0.05, -0.02, 1.0, 1.5])
+    slope = (slope / np.linalg.norm(slope[:3])).astype(np.float32)
     rng = np.random.default_rng(0)
     frame = Frame("a", frame.points, frame.boxes, frame.names, frame.difficulty, plane=slope.copy())
     result = paste_objects(frame, database, SAMPLE, 10, rng)
     pasted = result.boxes[len(frame.boxes) :]
     bottom = pasted[:, 2] - pasted[:, 5] / 2
-    np.testing.assert_allclose(bottom, -0.05 * pasted[:, 0] - 1.5, atol=1e-5)
+    road = -0.05 * pasted[:, 0] + 0.02 * pasted[:, 1] - 1.5
+    np.testing.assert_allclose(bottom, road, atol=1e-5)
     grown = pasted + np.array([0, 0, 0, 1e-3, 1e-3, 1e-3, 0], np.float32)
     inside = points_in_boxes(result.points, grown).sum(axis=1)
     for box, number in zip(pasted, inside, strict=True):

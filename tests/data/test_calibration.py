@@ -63,7 +63,8 @@ def test_image_box_of_what_is_partly_behind_the_camera(simple):
     # Its right-most edge in view is the far near-side one: 3 m ahead, 2 m left.
     assert right == pytest.approx(600 - FOCAL * 2 / 3)
     behind = np.array([[-20.0, 0.0, 0.0, 4.0, 2.0, 2.0, 0.0]])
-    assert simple.image_boxes(behind, IMAGE).tolist() == [[0, 0, 0, 0]]
+    both = simple.image_boxes(np.concatenate([behind, beside]), IMAGE).tolist()
+    assert both == [[0, 0, 0, 0], [left, top, right, bottom]]
 
 
 def test_round_trips_of_random_boxes(kitti):

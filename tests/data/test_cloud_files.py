@@ -143,6 +143,7 @@ def test_a_cloud_without_intensities(tmp_path):
 PLY = "ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\n{more}end_header\n"
 XYZ = "property float y\nproperty float z\n"
 FACES = XYZ + "element face 2\nproperty list uchar int a\nproperty uchar red\n"
+PACKED = PCD.replace("{data}", "binary_compressed")
 MISTAKES = {
     "no header.pcd": ("1 2 3\n", "no line DATA"),
     "lists.ply": (PLY.format(more=XYZ + "property list uchar int a\n"), "vertex has a list"),
@@ -162,7 +163,10 @@ MISTAKES = {
     "lie.pcd": (PCD.replace("HEIGHT 1", "HEIGHT 2"), "3 POINTS are not WIDTH x HEIGHT, 3 x 2"),
     "data.pcd": (PCD.replace("{data}", "zip"), "DATA zip is none of ascii, binary"),
     "cut.pcd": (PCD.replace("{data}", "binary") + "12345", "5 bytes are not 3 points of 22"),
-    "packed.pcd": (PCD.replace("{data}", "binary_compressed"), "no points behind its header"),
+    "wide.pcd": (PCD.replace("HEIGHT 1", "HEIGHT 1 1"), "WIDTH and HEIGHT are one number each"),
+    "packed.pcd": (PACKED, "no points behind its header"),
+    "part.pcd": (PACKED + "\5\0\0\0B\0\0\0\0A \5", "4 bytes that give 66 are not 5 that give 3"),
+    "back.pcd": (PACKED + "\4\0\0\0B\0\0\0\0A \5", "gives 1 bytes, it should give 66"),
     "huge.pcd": (
         PCD.replace("{count}", "99999999999").replace("{data}", "binary"),
         "are more than a scan has",

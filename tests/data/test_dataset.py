@@ -175,7 +175,10 @@ def test_picture_that_is_none(root):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("# Plane\n", "line 4 must be the four numbers"), (PLANE.replace("-1.0", "0.1"), "stands up")],
+    [
+        ("# Plane\nWidth 4\nHeight 1\n", "line 4 must be the four numbers"),
+        (PLANE.replace("-1.0", "0.1"), "stands up"),
+    ],
 )
 def test_bad_planes(root, content, message):
     content = content.replace("0.0 0.1 0.0", "1.0 0.1 0.0")

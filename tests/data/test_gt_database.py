@@ -131,6 +131,10 @@ def test_missing_and_damaged(path):
     with pytest.raises(ValueError, match=r"database_train\.bin: damaged \(752 bytes\)"):
         GroundTruthDatabase(path)
     index = path.with_suffix(".npz")
+    columns = dict(np.load(index))
+    np.savez(index, **{**columns, "offsets": np.sort(columns["offsets"])[[0, 2, 1, 3, 4, 5]]})
+    with pytest.raises(ValueError, match=r"\.npz: damaged \(its offsets do not rise from 0\)"):
+        GroundTruthDatabase(path)
     index.write_bytes(index.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"database_train\.npz: damaged"):
         GroundTruthDatabase(path)

@@ -5,7 +5,13 @@ import pytest
 
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.metric import kitti
-from millisecond.data.metric.evaluation import default_overlaps, evaluate, format_tables
+from millisecond.data.metric.evaluation import (
+    default_overlaps,
+    evaluate,
+    format_tables,
+    matches_of,
+    verdicts_of,
+)
 from millisecond.data.metric.matching import Objects
 from millisecond.data.metric.overlap import (
     ALL,
@@ -161,20 +167,33 @@ def test_a_detection_counts_where_its_object_does():
     near, far = figures["0-30 m"], figures["30+ m"]
     # the hit is over the edge, but counts with its object; a far one finds what holds no point
     assert near["count"] == 1 and near["3d@0.5"]["precision"] == near["3d@0.5"]["recall"] == 1
+    assert near["3d@0.5"]["curve_recall"] == near["3d@0.5"]["curve_precision"] == [1]
     assert far["count"] == 0 and far["empty"] == 1 and far["3d@0.5"]["R40"] is None
     assert figures["all"]["3d@0.5"]["precision"] == pytest.approx(1 / 2)
     assert figures["4+ points"]["3d@0.5"]["precision"] == 1
+    assert figures["1-3 points"]["count"] == 0
     assert near["centre"]["2"] == pytest.approx(100) and far["centre"]["2"] is None
     # nuScenes takes empty objects away: what finds one is false, so at recall 1 precision is 1 / 3
     wanted = 100 * (89 * (1 - 0.1) + (1 / 3 - 0.1)) / 90 / 0.9
     assert figures["all"]["centre"]["2"] == pytest.approx(wanted)
 
 
+def test_long_boxes_are_a_pair_as_far_as_they_touch():
+    """Boxes 20 m long in a row share 1 of 39 m of their length, 19 m apart."""
+    objects, found = (
+        FrameBoxes(np.array([[x, 0, 0, 20, 2, 3, 0]]), ["Lorry"], np.array([5]), np.array([1.0]))
+        for x in (20.0, 39.0)
+    )
+    for least, recall in ((0.025, 1), (0.026, 0)):
+        figures = evaluate([found], [objects], {"Lorry": (least,)})["classes"]["Lorry"]["all"]
+        assert figures[f"3d@{least}"]["recall"] == figures[f"bev@{least}"]["recall"] == recall
+
+
 def test_confusion_and_worst_frames():
     objects = [
         frame((10, "Car", 5, 0), (20, "Person", 5, 0), (30, "Car", 5, 0)),
         frame((10, "Pallet", 5, 0)),
-        frame((10, "Car", 0, 0)),
+        frame((10, "Car", 0, 0), (50, "Car", 0, 0)),
     ]
     detections = [
         frame((10.5, "Car", 5, 0.6), (21, "Car", 5, 0.9), (30, "Car", 5, 0.4)),
@@ -195,13 +214,32 @@ def test_confusion_and_worst_frames():
     table = format_tables(result, default_overlaps(["Car", "Person"]))
     assert max(map(len, table.splitlines())) <= 100
     assert (
-        "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 1" in table
+        "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 2" in table
     )
     assert "Pallet" in table and "worst frame" in table and "capped" not in table
     aps = [result["classes"][name]["all"] for name in ("Car", "Person")]
     car, person = aps[0]["3d@0.7"]["R40"], aps[1]["3d@0.5"]["R40"]
     summary = f"AP in 3-D, R40: Car {car:.1f}*, Person {person:.1f}*; mean {(car + person) / 2:.1f}"
     assert table.splitlines()[:2] == [summary, ""]
+
+
+def test_verdicts_by_hand():
+    """Found, found with a low score, without points, of another class."""
+    objects = frame((10, "Car", 5, 0), (20, "Car", 5, 0), (30, "Car", 0, 0), (40, "Pallet", 5, 0))
+    found = frame(
+        (11, "Car", 5, 0.9), (20, "Car", 5, 0.4), (30, "Car", 0, 0.8), (60, "Car", 5, 0.7)
+    )
+    overlaps = {"Car": (0.5,)}
+    truth, detections, pairs, matches = matches_of([found], [objects], overlaps)
+    verdicts = verdicts_of(matches, truth, detections, pairs, overlaps)
+    assert verdicts.truth.tolist() == ["matched", "missed", "ignored", "ignored"]
+    assert verdicts.detections.tolist() == ["matched", "ignored", "ignored", "false"]
+    assert verdicts.partner.tolist() == [0, -1, -1, -1]
+    np.testing.assert_allclose(verdicts.overlap, [3 / 5, np.nan, np.nan, np.nan])
+    own = ["", "its detection scores 0.40 < 0.50", "no point on it", "class not scored"]
+    assert verdicts.truth_reasons.tolist() == own
+    low, empty = "scores less than 0.5", "on an object, no point on it"
+    assert verdicts.reasons.tolist() == ["", low, empty, "no object there"]
 
 
 def test_tables_of_many_classes_with_long_names_fit_100_columns():

@@ -44,6 +44,16 @@ def test_the_reliability_of_a_calibrated_detector_is_the_diagonal():
     assert [(row["low"], row["right"]) for row in ends] == [(0.1, 1), (0.3, 0), (0.9, 1)]
     table = format_reliability({"Car": ends, "Pedestrian": []})
     assert max(map(len, table.splitlines())) <= 100
+    told = [" ".join(line.split()) for line in table.splitlines()[1:]]
+    assert told == [
+        "0-0.1 0.1-0.2 0.2-0.3 0.3-0.4 0.4-0.5 0.5-0.6 0.6-0.7 0.7-0.8 0.8-0.9 0.9-1",
+        "Car boxes - 1 - 1 - - - - - 1",
+        "score - 10 - 30 - - - - - 100",
+        "right - 100 - 0 - - - - - 100",
+        "Pedestrian boxes - - - - - - - - - -",
+        "score - - - - - - - - - -",
+        "right - - - - - - - - - -",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +78,10 @@ def test_right_boxes_are_those_of_loops_and_calibration_leaves_ap():
         scores, right = of.judged()
         frames = zip(map(dicts, objects), map(dicts, before), strict=True)
         match = (name, "3d", overlaps[name][0], ALL[1:], None)
-        hits = sorted(score for frame in frames for score in lidar_oracle.match(frame, *match)[0])
-        assert sorted(scores[right]) == hits and 0 < len(hits) < len(scores)
+        of_frames = [lidar_oracle.match(frame, *match) for frame in frames]
+        hits = sorted(score for scores, _ in of_frames for score in scores)
+        assert sorted(scores[right]) == hits and len(hits) > 0
+        assert len(scores) - len(hits) == sum(false for _, false in of_frames) > 0
     one, other = (evaluate(found, objects, overlaps)["classes"] for found in (before, after))
     for name, (least,) in overlaps.items():
         a, b = (figures[name]["all"] for figures in (one, other))

@@ -88,6 +88,11 @@ def test_what_is_no_scan_is_refused(tmp_path, street, kind, ahead):
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
+def test_negative_intensities_ask_for_the_columns_that_were_named(street):
+    with pytest.raises(ValueError, match=r"are its columns x, y, z, rcs, as points\.columns"):
+        require_scan(street * np.float32([1, 1, 1, -1]), "scan", ("x", "y", "z", "rcs"))
+
+
 ODD = {
     "intensity up to 255": lambda p: p * np.float32([1, 1, 1, 255 / p[:, 3].max()]),
     "divide it by 65535": lambda p: p * np.float32([1, 1, 1, 65535 / p[:, 3].max()]),

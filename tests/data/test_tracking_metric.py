@@ -133,7 +133,7 @@ def test_against_trying_every_assignment(seed):
     frames = []
     for _ in range(6):
         truth = np.sort(rng.choice([1, 2, 3], rng.integers(0, 4), replace=False))
-        tracks = rng.choice([11, 12, 13], rng.integers(0, 4), replace=False)
+        tracks = rng.choice([1, 12, 13], rng.integers(0, 4), replace=False)
         iou = rng.uniform(0.25, 1, (len(truth), len(tracks)))
         iou[rng.uniform(size=iou.shape) < 0.5] = 0
         frames.append(FrameOverlaps(truth, tracks, iou))
@@ -175,16 +175,20 @@ def test_a_box_matches_from_the_overlap_on():
 
 
 def test_neighbours_and_regions_are_not_judged():
-    objects = labels(("Car", 0, 20), ("Van", 10, 20), ("DontCare", 30, 20))
-    truth = Identified([objects], [np.array([1, 2, 0])])
+    objects = labels(("Car", 0, 20), ("Van", 10, 20), ("DontCare", 30, 20), ("Car", 30, 40))
+    truth = Identified([objects], [np.array([1, 2, 0, 3])])
     found = labels(("Car", 0, 20), ("Car", 10, 20), ("Car", 30, 60), ("Car", 20, 20))
     tracks = Identified([found], [np.array([1, 2, 3, 4])])
     counts = evaluate_tracks(tracks, truth, ["Car", "Van"])
-    # on the van and in the region: not judged; at x = 20: wrong
+    # on the van and in the region: not judged; at x = 20: wrong; the second car is missed
     assert (counts["Car"].matches, counts["Car"].false_positives) == (1, 1)
     assert (counts["Van"].misses, counts["Van"].boxes) == (1, 0)
     both = counts["Car"] + counts["Van"]
-    assert (both.objects, both.misses, both.false_positives) == (2, 1, 1)
+    assert (both.objects, both.misses, both.false_positives) == (3, 2, 1)
+    # a car in the region is right; 52 of 100 parts in it are not judged, 48 of 100 are
+    found = labels(("Car", 30, 40), ("Car", 32.4, 80), ("Car", 32.6, 95))
+    counts = evaluate_tracks(Identified([found], [np.array([1, 2, 3])]), truth, ["Car"])["Car"]
+    assert (counts.matches, counts.false_positives) == (1, 1)
 
 
 def test_sides_that_do_not_fit_together():

@@ -29,7 +29,7 @@ def random_labels(rng, count, scored) -> Labels:
     return Labels(
         types=rng.choice(TYPES, count),
         truncated=rng.choice([0, 0.2, 0.4, 0.6], count),
-        occluded=rng.choice(4, count, p=[0.6, 0.2, 0.1, 0.1]),
+        occluded=rng.choice(4, count, p=[0.5, 0.2, 0.2, 0.1]),
         alpha=rng.uniform(-3, 3, count),
         bbox=np.stack([left, top, left + width, top + height], axis=1),
         size=rng.uniform([3, 1.4, 1.4], [4, 1.8, 1.8], (count, 3)),
@@ -121,6 +121,15 @@ def require_reasons(verdicts, found: Labels, truth: Labels, metric: str, least: 
                 known = {"hidden, 3": hidden, "cut off, 0.60": cut_off, "lower than 25 pixels": low}
                 kinds.add(reason)
                 assert known.get(reason, not (hidden or low or cut_off)), reason
+            if mark == "ignored" and wrong == "false" and one["types"] in least:
+                low = one["bbox"][3] - one["bbox"][1] < 25
+                near = [
+                    f"on a {gt['types']}" + f", {why}" * (gt["types"] == one["types"])
+                    for gt, why in zip(rows(truth), verdicts.truth_reasons, strict=True)
+                    if overlap(metric, one, gt) > least[one["types"]]
+                ]
+                kinds.add(reason)
+                assert low if reason == "lower than 25 pixels" else reason in near, reason
     return kinds
 
 
@@ -137,6 +146,7 @@ def test_verdicts_are_those_of_the_rules_object_by_object():
             assert verdicts.detections.tolist() == detections, case
             seen |= {("truth", v) for v in truths} | {("found", v) for v in detections}
             kinds |= require_reasons(verdicts, found, truth, metric, least)
+            assert ((verdicts.partner == -1) == (verdicts.detections != "matched")).all()
             for j in np.flatnonzero(verdicts.partner >= 0):
                 i = verdicts.partner[j]
                 shared = overlap(metric, rows(found)[j], rows(truth)[i])
@@ -147,6 +157,7 @@ def test_verdicts_are_those_of_the_rules_object_by_object():
     assert {kind.split(", ")[1] for kind in kinds if "missed" in kind} >= {"best", "there"}
     assert kinds >= {"false, another", "false, best", "false, other", "false, there"}
     assert kinds >= {"hidden, 3", "cut off, 0.60", "lower than 25 pixels"}
+    assert kinds >= {"on a Van", "on a Car, hidden, 3"}
 
 
 @pytest.mark.parametrize("metric", ["3d", "bev"])

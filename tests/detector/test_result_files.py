@@ -34,7 +34,7 @@ def test_wrong_values_are_a_mistake(tmp_path, read):
         {"scores": [float("nan")]},
         {"names": 1},
         {"boxes": [[10**400, 0, -1, 4, 2, 1.5, 0]]},
-        {"boxes": [[10, 0, -1, 4, 0, 1.5, 0]]},
+        *({"boxes": [[10, 0, -1, *size, 0]]} for size in ((0, 2, 1), (4, 0, 1), (4, 2, 0))),
         {"boxes": [[10, 0, -1, 4]]},
         {"velocities": [[1, 2], [3, 4]]},
         {"velocities": [[1, float("inf")]]},

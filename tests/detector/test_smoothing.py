@@ -119,10 +119,11 @@ def test_low_scores_are_not_labelled():
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("yaw", [0.3, 2.5, -1.2])
 @pytest.mark.parametrize("path", [standing, moving])
-def test_headings_that_flip_are_mended(path, share):
+def test_headings_that_flip_are_mended(path, yaw, share):
     """What stands heads as most of its detections do, what moves as it goes."""
-    truth, rng = path(30), np.random.default_rng(3)
+    truth, rng = path(30, yaw=yaw), np.random.default_rng(3)
     turned = truth.copy()
     turned[rng.permutation(30)[: round(30 * share)], 6] += np.pi
     (one,) = labelled(objects_of(*drive(turned)))
@@ -132,9 +133,37 @@ def test_headings_that_flip_are_mended(path, share):
 
 def test_points_show_what_stands_before_and_after_its_detections():
     seen, shown = np.zeros(30, bool), np.zeros(30, bool)
-    seen[10:15], shown[4:25], shown[28:] = True, True, True
-    (one,) = objects_of(*drive(standing(30), seen, shown=shown))
+    seen[10:15], shown[4:25], shown[28:], shown[:2] = True, True, True, True
+    scans, points_of = drive(standing(30), seen, shown=shown)
+    (one,) = objects_of(scans, points_of)
     assert np.flatnonzero(one.present).tolist() == list(range(4, 25))
+    low = scans[12].found.boxes[0, 2] - 1.5 / 2 + 0.3  # points below may be of the ground
+    assert 30 < one.points[12] == (points_of(12)[:, 2] > low).sum() < 60
+
+
+def test_points_show_what_moves_for_half_a_second():
+    seen = np.zeros(40, bool)
+    seen[10:20] = True
+    (one,) = objects_of(*drive(moving(40), seen))
+    assert not one.standing
+    assert np.flatnonzero(one.present).tolist() == list(range(5, 25))
+
+
+@pytest.mark.parametrize(("speed", "stands"), [(0.46, True), (0.49, False)])
+def test_what_moves_by_half_of_its_width_does_not_stand(speed, stands):
+    (one,) = objects_of(*drive(moving(20, speed)))  # for 1.9 s, 1.8 m wide
+    assert one.standing == stands
+
+
+def test_a_car_that_arrives_where_another_was_is_another_object():
+    """7 m behind; the car ahead is hidden for a while."""
+    truth, seen = moving(40), np.ones(40, bool)
+    seen[14:22] = False
+    behind = truth - 7 * np.array([np.cos(0.3), np.sin(0.3), 0, 0, 0, 0, 0])
+    objects = labelled(objects_of(*drive(truth, seen, extra=dict(enumerate(behind)))))
+    assert len(objects) == 2
+    for path in (truth, behind):
+        assert min(np.hypot(*(one.boxes - path)[:, :2].T).max() for one in objects) < 0.5
 
 
 def test_weak_detections_before_the_first_strong_one_are_of_the_track():

@@ -147,6 +147,8 @@ def test_headings_that_flip_are_decided_by_the_majority():
     for number in range(60):
         yaw = 0.7 + np.pi * wrong[number]
         tracks = tracker.update(scan(box(0.5 * number, 0.4 * number, yaw)), 0.1 * number)
+        if number:  # along one line, never across
+            assert abs(wrap_angle(2 * (tracks.boxes[0, 6] - 0.7))) < 0.05
         if number > 8:
             assert abs(wrap_angle(tracks.boxes[0, 6] - 0.7)) < 0.05
     assert tracks.ids.tolist() == [1]
@@ -181,6 +183,17 @@ def test_weak_detections_continue_a_track_but_begin_none():
     for score, goes_on in ((0.1, True), (0.09, False)):  # a fifth of birth_score, and less
         after = copy.deepcopy(tracker).update(scan(box(6, 0), scores=[score]), 0.6)
         assert (after.scores.tolist() == [score]) == goes_on
+
+
+def test_a_detection_continues_one_track_and_a_track_takes_one_detection():
+    """A strong detection before a weak one beside it; an object that was seen beside the track once
+    is not seen again where the track is."""
+    tracker = Tracker()
+    tracker.update(scan(box(10, 0)), 0.0)
+    tracker.update(scan(box(10, 0), box(10, 1)), 0.1)
+    tracks = tracker.update(scan(box(10, 0), box(10, 1), scores=[0.9, 0.3]), 0.2)
+    assert tracks.ids.tolist() == [1] and tracks.scores.tolist() == [0.9]
+    assert abs(tracks.boxes[0, 1]) < 0.01
 
 
 def test_a_track_does_not_live_on_weak_detections_alone():
@@ -265,6 +278,7 @@ def test_bad_input_is_said_and_changes_nothing(time, found, where, word):
         (np.eye(4) * 2, "not a rigid motion"),
         (np.diag([1.0, 1, -1, 1]), "not a rigid motion"),
         (np.full((4, 4), np.nan), "not a rigid motion"),
+        (np.eye(4) + np.eye(4, k=-3), "not a rigid motion"),
         (np.ma.array(np.eye(4)), "pose: a masked array"),
     ],
 )

@@ -69,6 +69,7 @@ def test_doubts_say_what_the_sums_are_made_of():
     assert sum(worths) == pytest.approx(whole - clear)
     scan = Uncertainty(1.0, 1.0, 3, doubts)
     assert scan.why == f"{doubts[0].why}; {doubts[1].why}; 2 more"
+    assert scan._replace(doubts=doubts[:3]).why.endswith("; 1 more")
     alone = doubts_of(view)
     assert {doubt.why for doubt in alone} == {"Person at 50 m: 0.60", "Car at 30 m: 0.40"}
     assert doubts_of(detections()) == () and Uncertainty(0.0, None, 0).why == ""

@@ -200,6 +200,7 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
     assert "b.json, b.txt are there from another run" in error
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
     # of the same scans they are replaced, those that this run does not write too
+    (output / ".a.json.77.tmp").touch()  # half-written when a run was killed
     assert run("--weights", weights, *both, "--output", output) == 0
     assert sorted(path.name for path in output.iterdir()) == [".results", "a.json", "b.json"]
 
