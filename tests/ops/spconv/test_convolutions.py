@@ -132,6 +132,9 @@ def test_groups(shape, k, name, c_in, c_out, groups):
     dims, x = len(shape), sparse(shape, c_in)
     stride = {} if name == "SubMConv" else {"stride": 2}
     conv = layer(name, dims, c_in, c_out, k, padding=k // 2, groups=groups, **stride)
+    conv.reset_parameters()  # as torch's: the inputs of a group count
+    inputs = conv.weight[0].numel()
+    assert 0.5 < conv.weight.abs().max() * inputs**0.5 <= 1
     assert conv.weight.shape == (c_out, *(k,) * dims, c_in // groups)
     y, window = conv(x), stride | {"padding": k // 2, "groups": groups}
     weight = conv.weight.movedim(-1, 1)
