@@ -86,6 +86,11 @@ def test_wrong_weights_files_are_one_line(tmp_path, weights, trained):
         with pytest.raises((ValueError, FileNotFoundError), match=name) as caught:
             Detector.from_weights(path, "cpu")
         assert "\n" not in str(caught.value)
+    (tmp_path / "published.pth").write_bytes(os.urandom(1000))
+    with pytest.raises(
+        ValueError, match=r"published\.pth.*; convert it by millisecond import_open"
+    ):
+        load_weights(tmp_path / "published.pth")
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last", "texts", "key"])

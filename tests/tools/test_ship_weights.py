@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from millisecond.data.metric.reliability import Judged, fit_scale_and_shift
@@ -15,6 +16,7 @@ from millisecond.detector.weights import (
     calibration_of,
     load_weights,
     restore,
+    save_halved,
     save_weights,
 )
 from millisecond.tools import ship_weights
@@ -27,7 +29,11 @@ def test_a_training_s_weights_in_half_the_size(tmp_path, weights, capsys):
     target = tmp_path / "half.safetensors"
     assert ship_weights.main([str(weights), str(target)]) == 0
     assert target.stat().st_size < 0.6 * weights.stat().st_size
-    assert load_weights(target)[0] == load_weights(weights)[0]
+    (config, state), (again, halved) = load_weights(weights), load_weights(target)
+    assert again == config and halved.keys() == state.keys()
+    for name, value in state.items():
+        kept = value.half() if value.ndim > 1 else value  # numbers of batches are whole, too
+        assert torch.equal(halved[name], kept) and halved[name].dtype == kept.dtype
     assert f"wrote {target}" in capsys.readouterr().out
 
 
@@ -143,4 +149,8 @@ def test_mistakes_get_one_line(tmp_path, weights, capsys):
     other = ("--set", "model.bev.layers=[1,1]")  # the weights are not of such a network
     assert ship_weights.main([str(weights), str(tmp_path / "new"), *other]) == 2
     assert str(weights) in capsys.readouterr().err
+    config, state = load_weights(weights)
+    state["head.boxes.weight"][0, 0] = 70_000
+    with pytest.raises(ValueError, match=r"head\.boxes\.weight has values beyond 65504"):
+        save_halved(tmp_path / "new", state, config)
     assert not (tmp_path / "new").exists() and (tmp_path / "there").read_text() == "mine"
