@@ -325,9 +325,8 @@ def weight_gradient(features: Tensor, grad: Tensor, table: Table, weight: Tensor
     features, grad = _wide(features), _wide(grad)
     shape = (grad.shape[1], features.shape[1], len(table.neighbours), 1)
     kernel = grad.new_zeros(shape)
-    with torch.autocast(features.device.type, enabled=False):
-        for rows, windows in _windows(features, table):
-            kernel += conv2d_weight(windows, shape, grad[rows].T[None, :, None])
+    for rows, windows in _windows(features, table):
+        kernel += conv2d_weight(windows, shape, grad[rows].T[None, :, None])
     result = kernel[..., 0].permute(2, 1, 0)
     return result.flip(0) if table.flipped else result
 

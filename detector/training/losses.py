@@ -224,8 +224,7 @@ class Criterion(nn.Module):
         self.weights = (loss.classification, loss.box, loss.direction)
 
     def forward(self, predictions: AnyPredictions, boxes: Tensor, labels: Tensor) -> Losses:
-        """boxes [B, M, 7], 9 with velocities; labels [B, M] from 1, 0 where there is no box."""
-        boxes = boxes.float()
+        """boxes [B, M, 7] float32, 9 with velocities; labels [B, M] from 1, 0: there is no box."""
         return self.losses(predictions, boxes, self.assigner.match(boxes, labels))
 
     def losses(self, predictions: AnyPredictions, boxes: Tensor, match: Match) -> Losses:

@@ -42,6 +42,9 @@ def test_keeps_the_newest(tmp_path):
     assert store.newest() is None
     for step in (1, 20, 300):
         store.save(step, _checkpoint(step))
+        (store.folder / ".step_000000009.safetensors.7.tmp").touch()  # of one that was killed
+    store.save(300, _checkpoint(300))
+    assert len([*store.folder.iterdir()]) == 2
     assert [p.name for p in store.paths()] == [
         "step_000000300.safetensors",
         "step_000000020.safetensors",
@@ -55,6 +58,9 @@ def test_digest_is_of_the_file(tmp_path):
         digest = file.metadata()["sha256"]
     blank = path.read_bytes().replace(digest.encode(), b"0" * 64)
     assert hashlib.sha256(blank).hexdigest() == digest
+    path.write_bytes(path.read_bytes().replace(b'"sha256"', b'"sha257"'))  # nothing to check it by
+    with pytest.raises(ValueError, match="not a whole checkpoint"):
+        read(path)
 
 
 def test_every_damage_is_seen(tmp_path):
@@ -127,6 +133,27 @@ def test_killed_while_writing(tmp_path):
     reported = [int(line) for line in process.communicate()[0].split()] or [1]
     newest = CheckpointStore(tmp_path, keep=2).newest(pytest.fail)
     assert newest.numbers["step"] >= reported[-1]
+
+
+def test_what_another_training_has_changed_is_named():
+    config = parse_config(MINUTE)
+    run = RunIdentity.of(config, 2, ["a", "b"], "digest")
+    kept = parse_config(MINUTE, [f"train.{name}=7" for name in ("workers", "keep")])
+    assert run.changes(RunIdentity.of(kept, 1, ["a", "b"], "digest")) == []
+    other = parse_config(MINUTE, ["train.lr=0.5", "classes.1.matched=0.6"])
+    changed = ["classes.1.matched: 0.5 -> 0.6", "train.lr: 0.01 -> 0.5"]
+    assert run.changes(RunIdentity.of(other, 2, ["a", "b"], "digest")) == changed
+    frames = ["training frames: 2 -> 2, not the same ones"]
+    assert run.changes(RunIdentity.of(config, 2, ["b", "a"], "digest")) == frames
+    data = ["clouds, labels or calibrations: changed since"]
+    assert run.changes(RunIdentity.of(config, 2, ["a", "b"], "other")) == data
+    unknown = RunIdentity.of(config, 2, ["a", "b"], "")
+    assert unknown.changes(run) == []
+    texts = run.to_metadata()
+    with pytest.raises(ValueError, match="of an older version of this program"):
+        RunIdentity.from_metadata(texts | {"format": "millisecond training 1"})
+    with pytest.raises(ValueError, match="the checkpoint has no entry 'frames'"):
+        RunIdentity.from_metadata({name: texts[name] for name in texts if name != "frames"})
 
 
 def test_a_checkpoint_of_a_version_with_dataflows_is_read():

@@ -59,6 +59,7 @@ def test_a_class_without_objects_has_no_row():
     outcome = outcome_of(log([(10, None)], [1]))
     assert [line.split()[0] for line in table(outcome)[1:]] == ["Car"]
     assert outcome.best.mean == 10
+    assert outcome_of(log([(None, None)], [1])).best.mean == 0
 
 
 def test_a_training_without_validation_has_no_table_and_no_advice():

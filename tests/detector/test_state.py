@@ -39,12 +39,14 @@ def test_a_restored_state_goes_on_with_the_same_bits(batches, overrides):
     for batch in batches[:2]:
         one.step(batch)
     other.step(batches[3])
+    assert one.state.validated < 0 > one.state.best  # less than any AP
+    one.state.validated, one.state.best = 1, 2.5
     tensors, numbers = one.state.capture(ALONE)
     tensors = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
     drawn = torch.rand(3)
     other.state.restore(tensors, copy.deepcopy(numbers), ALONE)
     assert torch.equal(torch.rand(3), drawn)
-    assert other.state.step == 2
+    assert (other.state.step, other.state.validated, other.state.best) == (2, 1, 2.5)
     for batch in batches[2:]:
         assert torch.equal(one.step(batch), other.step(batch))
     a, b = _everything(one), _everything(other)
@@ -103,5 +105,5 @@ def test_average_of_weights():
         ema.update(model, step)
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * model[0].weight.detach()
-    torch.testing.assert_close(ema.model[0].weight, expected)
+        torch.testing.assert_close(ema.model[0].weight, expected)
     assert torch.equal(ema.model[1].running_mean, model[1].running_mean)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from millisecond.data.boxes import NamedDetections, box_corners
+from millisecond.data.simulator import simulate
 from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import (
     Uncertainty,
@@ -18,7 +19,6 @@ from millisecond.detector.uncertainty import (
     values,
     view_of,
 )
-from tests.helpers.small_detector import cloud
 
 
 def detections(*rows):
@@ -69,21 +69,34 @@ def test_doubts_say_what_the_sums_are_made_of():
     assert sum(worths) == pytest.approx(whole - clear)
     scan = Uncertainty(1.0, 1.0, 3, doubts)
     assert scan.why == f"{doubts[0].why}; {doubts[1].why}; 2 more"
-    assert scan._replace(doubts=doubts[:3]).why.endswith("; 1 more")
+    assert scan._replace(doubts=doubts[1:]).why == f"{doubts[1].why}; {doubts[2].why}; 1 more"
+    assert scan._replace(doubts=doubts[2:]).why == f"{doubts[2].why}; {doubts[3].why}"
+    where = [
+        (d.score, *(None if b is None else b[0] for b in (d.found, d.mirrored))) for d in doubts
+    ]
+    assert set(where) == {(0.4, 30, None), (0.6, 50, None), (None, None, 50), (None, None, 70)}
     alone = doubts_of(view)
     assert {doubt.why for doubt in alone} == {"Person at 50 m: 0.60", "Car at 30 m: 0.40"}
+    worth = score_entropy(view.scores[1:])
+    assert sum(doubt.worth for doubt in alone) == pytest.approx(worth)
+    assert [(doubt.found[0], doubt.mirrored) for doubt in alone] == [(30, None), (50, None)]
     assert doubts_of(detections()) == () and Uncertainty(0.0, None, 0).why == ""
 
 
-def test_a_scan_and_its_mirror_image_disagree_as_much(weights):
-    detector = Detector.from_weights(weights, "cpu")
-    points = cloud(3000)
+def test_a_scan_and_its_mirror_image_disagree_as_much():
+    detector, points = Detector.from_weights("second_small", "cpu"), simulate(3).points
     low, high = detector.config.grid.range[1], detector.config.grid.range[4]
     turned = points.copy()
     turned[:, 1] = low + high - turned[:, 1]
     one, other = examine(detector, points), examine(detector, turned)
     assert one.boxes > 0 and one.entropy > 0 and one.disagreement > 0
     assert other.disagreement == pytest.approx(one.disagreement, rel=1e-3)
+    here, there = (
+        detector.detect(cloud)[0].named(detector.config.class_names) for cloud in (points, turned)
+    )
+    differ = disagreement(here, mirrored(there, low + high))
+    assert one.disagreement == pytest.approx(differ, rel=1e-3)
+    assert one.disagreement < 0.9 * (here.scores.sum() + there.scores.sum())  # some are found again
     found = detections((10, 0.9, "Car"))
     twice = mirrored(mirrored(found, 3.0), 3.0)
     assert np.array_equal(twice.boxes, found.boxes)
@@ -108,16 +121,19 @@ class TwoPoints:
     """Finds a box from the first point of a scan to the second, as high as the third is far."""
 
     config = SimpleNamespace(grid=SimpleNamespace(range=(-8, -40, -3, 70, 30, 1)), class_names=())
+    new = False  # nothing is left of a view before
 
     def forget(self):
-        pass
+        self.new = True
 
     def detect(self, points):
+        assert self.new
+        self.new = False
         one, other, third = points[:, :3].astype(np.float64)
         length, width = np.linalg.norm(other - one), np.linalg.norm(third - one)
         yaw = math.atan2(*(other - one)[1::-1])
         boxes = np.array([[*(one + other) / 2, length, width, width, yaw]])
-        found = NamedDetections(boxes, np.ones(1), ("Car",))
+        found = NamedDetections(boxes, np.ones(1), ("Car",), np.ones((1, 2)))
         return [SimpleNamespace(named=lambda _: found)]
 
 
@@ -125,8 +141,10 @@ class TwoPoints:
 @pytest.mark.parametrize(("turn", "stretch"), [(0, 1), (0.2, 0.97), (-0.3, 1.05), (2.0, 1)])
 def test_a_view_finds_the_boxes_where_they_are(axes, turn, stretch):
     points = np.array([[10, 3, -1, 0.5], [13, 5, -1, 0.2], [9, 3, 0, 0.1]])
-    wanted = view_of(TwoPoints(), points, ()).boxes[0]
-    found = view_of(TwoPoints(), points, axes, turn, stretch).boxes[0]
+    given, detector = points.copy(), TwoPoints()
+    wanted = view_of(detector, points, ()).boxes[0]
+    (found,), _, _, velocities = view_of(detector, points, axes, turn, stretch)
+    assert np.array_equal(points, given) and velocities is None  # else they would have to turn
     np.testing.assert_allclose(found[:6], wanted[:6], atol=1e-9)
     assert math.cos(found[6] - wanted[6]) == pytest.approx(1)
 
@@ -137,4 +155,5 @@ def test_values_are_shares_of_the_mean():
     assert values(scans, "disagreement") == pytest.approx([0.25, 0.75, 2])
     assert values(scans) == pytest.approx([(2 / 3 + 0.25) / 2, (2 + 0.75) / 2, (1 / 3 + 2) / 2])
     assert values([Uncertainty(0, 0, 0)]).tolist() == [0]
+    assert values([Uncertainty(0.1, 0.2, 1), Uncertainty(0.3, 0.6, 1)]) == pytest.approx([0.5, 1.5])
     assert values([]).shape == (0,)

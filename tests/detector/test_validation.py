@@ -32,6 +32,7 @@ from millisecond.detector.training.validation import (
     evaluating,
     frames_at_once,
 )
+from millisecond.ops import voxelize
 from tests.helpers.minute_training import write_minute_training
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -79,6 +80,13 @@ def test_a_batch_of_any_size_finds_the_same(monkeypatch, minute):
     validation = Validation(frames, config, ALONE)
     assert validation.batch_size == config.train.batch_size == 2
     want = found_by(monkeypatch, minute, validation)
+    limits = config.grid.voxel_grid, config.grid.max_points, config.grid.max_voxels_test
+    lost = []
+    for frame in frames:
+        points = torch.from_numpy(frame.points)
+        ends = torch.tensor([0, len(points)], dtype=torch.int32)
+        lost.append(int(voxelize(points, ends, *limits).dropped[1]))
+    assert want[0].capped == sum(lost) / FRAMES > 0
     validation = Validation(frames, config, ALONE)
     validation.batch_size = 8  # of 9 frames: the last batch is another size
     tried: list[int] = []

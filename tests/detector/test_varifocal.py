@@ -134,6 +134,20 @@ def test_overlap_loss_draws_a_box_onto_its_own(scene):
     assert overlaps().min() > 0.95
 
 
+def test_a_single_positive_has_the_loss_of_its_frame_alone(scene):
+    criterion, predictions, boxes, labels = scene
+    anchors, match = criterion.assigner.anchors, criterion.assigner.match(boxes, labels)
+    ones = match._replace(positives=torch.ones_like(match.positives))
+    equal = match._replace(positives=torch.full_like(match.positives, 8))
+    first = losses.positives_of(predictions.box_residuals, anchors, boxes, match)
+    logits = predictions.class_logits
+    for whole, eighth in (
+        [losses.varifocal_change(logits, anchors, first, of) for of in (ones, equal)],
+        [losses.overlap_loss(anchors, first, of) for of in (ones, equal)],
+    ):
+        torch.testing.assert_close(whole, 8 * eighth)
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_without_losses_are_those_of_backward(scene, dtype, loss):

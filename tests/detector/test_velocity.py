@@ -38,6 +38,8 @@ def truth(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_loss_is_smooth_l1_of_the_matched_velocities_anchor_by_anchor():
     criterion, (boxes, labels) = build(), truth()
     criterion.loss = replace(criterion.loss, velocity=0.3)
+    labels[2], labels[2, 0] = 0, 2  # one thin box, with which one anchor is matched
+    boxes[2, 0] = torch.tensor([6.1, 1.0, 0.0, 0.8, 0.1, 1.7, 0.0, 3.0, 4.0])
     predictions = moving(random_predictions(criterion, 3, torch.float32))
     losses = criterion(predictions, boxes, labels)
     match = criterion.assigner.match(boxes, labels)
@@ -50,7 +52,7 @@ def test_the_loss_is_smooth_l1_of_the_matched_velocities_anchor_by_anchor():
         away = (predictions.velocities[b, row] - own).abs()
         each = torch.where(away < 1 / 9, 4.5 * away**2, away - 1 / 18).sum()
         wanted[row // 2 % 3] += 0.3 * each / match.positives[b] / 3  # two rotations, three classes
-    assert 0 < known < match.positives.sum()
+    assert 0 < known < match.positives.sum() and match.positives[2] == 1
     torch.testing.assert_close(losses.by_class[3], wanted, rtol=1e-4, atol=1e-6)
     without = criterion(Predictions(*predictions[:3]), boxes[..., :7], labels)
     torch.testing.assert_close(losses.total, without.total + wanted.sum())

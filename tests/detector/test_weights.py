@@ -9,6 +9,7 @@ import torch
 
 from millisecond.detector import Detector, tensor_file
 from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import load_weights
 from tests.helpers.small_detector import CONFIG
 
@@ -22,11 +23,12 @@ def test_weights_come_back_bit_for_bit(weights, trained):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_older_files_find_the_same(tmp_path, weights, trained, version):
+def test_older_files_find_the_same(tmp_path, version):
     """They hold the weight for a map with channel c * Z + z; today's map has z * C + c."""
-    config, model = trained
-    state = dict(model.state_dict())
-    name, depth = "backbone.blocks.0.0.conv.weight", config.bev_cells[0]
+    config = load_config(CONFIG, ["grid.range=[0,-19.2,-3,48,19.2,5]"])
+    today = build_second(config).state_dict()
+    state, name, depth = dict(today), "backbone.blocks.0.0.conv.weight", config.bev_cells[0]
+    assert depth > 1
     channels = state[name].shape[1] // depth
     order = [z * channels + c for c in range(channels) for z in range(depth)]
     state[name] = state[name][:, order].contiguous()
@@ -34,7 +36,7 @@ def test_older_files_find_the_same(tmp_path, weights, trained, version):
     texts = {"format": f"millisecond weights {version}", "config": config.to_yaml()}
     tensor_file.write(older, state, texts)
     loaded = load_weights(older)[1]
-    for key, tensor in load_weights(weights)[1].items():
+    for key, tensor in today.items():
         assert torch.equal(loaded[key], tensor), key
 
 
@@ -86,6 +88,11 @@ def test_wrong_weights_files_are_one_line(tmp_path, weights, trained):
         with pytest.raises((ValueError, FileNotFoundError), match=name) as caught:
             Detector.from_weights(path, "cpu")
         assert "\n" not in str(caught.value)
+    (tmp_path / "published.pth").write_bytes(os.urandom(1000))
+    with pytest.raises(
+        ValueError, match=r"published\.pth.*; convert it by millisecond import_open"
+    ):
+        load_weights(tmp_path / "published.pth")
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last", "texts", "key"])

@@ -32,6 +32,12 @@ def test_a_box_on_an_anchor_is_its_match_and_a_batch_may_hold_none():
     )
     assert match.rows.tolist() == [[-1, -1, 0, -1, -1, -1, -1, -1]]  # across: 4 of 12 m^2
     assert match.positives.tolist() == [1]
+    for thresholds, across in (((1 / 3, 0.1), 0), ((0.6, 1 / 3), -2)):  # a limit itself
+        limit = torch.tensor([thresholds])
+        rows = match_anchors(
+            *anchor_sides(anchors()), limit, box[None, None], torch.ones(1, 1).long()
+        ).rows
+        assert rows.tolist() == [[-1, -1, 0, across, -1, -1, -1, -1]]
     targets = anchor_targets(anchors(), box[None, None], match.rows)
     assert targets.labels.tolist() == [[0, 0, 1, 0, 0, 0, 0, 0]]
     assert not targets.residuals.any()
@@ -46,7 +52,18 @@ def test_wrong_input_is_named():
         match_anchors(*sides, limits, torch.zeros(3, 7), labels)
     with pytest.raises(ValueError, match=r"labels: expected \[1, 2\], got \[1, 3\]"):
         match_anchors(*sides, limits, torch.zeros(1, 2, 7), labels)
-    predictions = (torch.zeros(1, 8, n) for n in (1, 7, 2))
-    rows, positives = torch.zeros(1, 8).int(), torch.ones(1).int()
+    predictions = [torch.zeros(1, 8, n) for n in (1, 7, 2)]
+    rows, positives, weights = torch.zeros(1, 8).int(), torch.ones(1).int(), (1, 2, 3)
+    truth = anchors(), torch.ones(1, 1, 7), rows, positives
     with pytest.raises(ValueError, match=r"weights: expected 3 \(class, box, direction\)"):
-        anchor_losses(*predictions, anchors(), torch.zeros(1, 1, 7), rows, positives, (1, 2))
+        anchor_losses(*predictions, *truth, (1, 2))
+    with pytest.raises(ValueError, match=r"match: expected \[1, 8\], got \[1, 1\]"):
+        anchor_losses(*predictions, *truth[:2], rows[:, :1], positives, weights)
+    with pytest.raises(ValueError, match=r"not of floats: torch.float32, torch.float32, torch.int"):
+        anchor_losses(*predictions[:2], predictions[2].int(), *truth, weights)
+    doubles = [tensor.double() for tensor in predictions]
+    with pytest.raises(ValueError, match=r"anchors: expected torch\.float64, got torch\.float32"):
+        anchor_losses(*doubles, *truth, weights)
+    exact = anchor_losses(*doubles, *(t.double() for t in truth[:2]), *truth[2:], weights)
+    single = anchor_losses(*predictions, *truth, weights)
+    assert exact[0].dtype == torch.float64 and single[0].item() == pytest.approx(exact[0].item())

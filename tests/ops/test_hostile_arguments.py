@@ -387,6 +387,14 @@ def test_a_result_or_one_line(name, bounded):
             "batch_size: expected at least 0, got -1",
         ),
         (
+            lambda c: ops.index_pyramid(c, SHAPE, BATCH, (DOWN,), capacities=(9, -1)),
+            "capacities: expected at least 0, got -1",
+        ),
+        (
+            lambda c: DOWN.output_shape((5, 2**32, 5)),
+            r"kernel_size: \(3, 3, 3\) does not fit a grid of \(5, 4294967296, 5\)",
+        ),
+        (
             lambda c: spconv.SparseConv3d(4, 4, 3, stride=0),
             r"stride: expected 3 whole numbers from 1 up, got \(0, 0, 0\)",
         ),

@@ -16,6 +16,13 @@ from millisecond.ops import CellValues, bev_spread, select_boxes, select_boxes_o
         ({"before_nms": 0}, "before_nms: expected at least 1, got 0"),
         ({"after_nms": -1}, "after_nms: expected at least 1, got -1"),
         ({"iou_threshold": 1.5}, "iou_threshold is 1.5"),
+        ({"score": -0.1}, r"score is -0.1: it must lie in 0\.\.1"),
+        (
+            {"class_logits": torch.zeros(10, 3)},
+            r"class_logits: expected \[B, A, K\], got \[10, 3\]",
+        ),
+        ({"class_logits": torch.zeros(2, 5, 3).int()}, "class_logits: expected .* of floats"),
+        ({"box_residuals": torch.full((2, 5, 7), 3e38)}, r"boxes\[0\] is .* must be finite"),
     ],
 )
 def test_a_wrong_argument_is_one_line(change, message):
@@ -33,6 +40,15 @@ def test_a_wrong_argument_is_one_line(change, message):
     assert found.count.tolist() == [1, 1] and found.boxes.shape == (2, 3, 7)
     with pytest.raises(ValueError, match=message):
         select_boxes(**{**arguments, **change})
+
+
+def test_a_score_of_the_least_stays_and_classes_hide_each_other_unless_told():
+    logits = torch.tensor([[[0.0, -1], [-1, 2], [-0.1, -1]]])  # half; more; less
+    others = torch.zeros(1, 3, 7), torch.zeros(1, 3, 2), torch.ones(3, 7)
+    together = select_boxes(logits, *others, 0.5, 9, 0.3, 3)
+    assert together.labels.tolist() == [[2, 0, 0]] and together.count.tolist() == [1]
+    apart = select_boxes(logits, *others, 0.5, 9, 0.3, 3, per_class=True)
+    assert apart.labels.tolist() == [[2, 1, 0]] and apart.scores[0, 1] == 0.5
 
 
 def test_boxes_of_cells_are_those_of_their_sums():

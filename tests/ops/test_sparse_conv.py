@@ -247,11 +247,12 @@ def test_no_rows():
     assert dense(features, coords, (4, 4, 4), 2).shape == (2, 3, 4, 4, 4)
 
 
-def test_wrong_input_is_named():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # kernels, and plain torch
+def test_wrong_input_is_named(dtype):
     coords = random_sites(26, 1, (4, 4, 4))
     rows = len(coords)
     kernel_map = submanifold_map(coords, (4, 4, 4), 1)
-    x, w = torch.zeros(rows, 3), torch.zeros(27, 3, 4)
+    x, w = torch.zeros(rows, 3, dtype=dtype), torch.zeros(27, 3, 4, dtype=dtype)
     inference = kernel_map._replace(backward=None)
     table = kernel_map.forward
     elsewhere = KernelMap(table._replace(neighbours=table.neighbours.to("meta")), None)
@@ -261,7 +262,7 @@ def test_wrong_input_is_named():
         f"features: {rows - 1} rows, the kernel map has {rows}": lambda: (x[1:], w, kernel_map),
         f"features: {rows - 1} rows, the kernel map reads": lambda: (x[1:], w, inference),
         r"weight: expected \[27, 3, C_out\], got \[9, 3, 4\]": lambda: (x, w[:9], kernel_map),
-        "weight: torch.float64, features are torch.float32": lambda: (x, w.double(), kernel_map),
+        f"weight: torch.float16, features are {dtype}": lambda: (x, w.half(), kernel_map),
         r"bias: expected \[4\], got \[3\]": lambda: (x, w, kernel_map, torch.zeros(3)),
         r"residual: expected .* got": lambda: (x, w, kernel_map, None, torch.zeros(2, 4)),
         "backward is None": lambda: (x.clone().requires_grad_(), w, inference),

@@ -1,5 +1,7 @@
 """What sparse convolution rounds, and when: types, autocast, settings of torch."""
 
+from importlib import import_module
+
 import pytest
 import torch
 
@@ -8,6 +10,14 @@ from tests.helpers.dense_oracle import draws, gradients, random_sites
 from tests.helpers.warm_processes import WarmProcess
 
 
+@pytest.fixture(params=["kernels of a CPU", "plain torch"])
+def route(request, monkeypatch):
+    if request.param == "plain torch":
+        module = import_module("millisecond.ops.sparse_conv")
+        monkeypatch.setattr(module, "on_cpu_kernels", lambda _: False)
+
+
+@pytest.mark.usefixtures("route")
 @pytest.mark.parametrize("dtype, unit", [(torch.float16, 2**-11), (torch.bfloat16, 2**-8)])
 def test_half_types_round_once(dtype, unit):
     """Sums in float32 over 27 * 64 products of half numbers, which are exact in float64."""
@@ -29,6 +39,7 @@ def test_half_types_round_once(dtype, unit):
         torch.testing.assert_close(a.double(), b, rtol=1.01 * unit, atol=2e-4)
 
 
+@pytest.mark.usefixtures("route")
 def test_float32_is_near_float64():
     shape, coords, draw = (6, 7, 8), random_sites(14, 2, (6, 7, 8), 0.5), draws(15)
     kernel_map = submanifold_map(coords, shape, 2)
@@ -40,6 +51,7 @@ def test_float32_is_near_float64():
     )
 
 
+@pytest.mark.usefixtures("route")
 def test_autocast_computes_in_its_dtype():
     coords, draw = random_sites(16, 1, (4, 5, 6)), draws(17, torch.float32)
     kernel_map = submanifold_map(coords, (4, 5, 6), 1)

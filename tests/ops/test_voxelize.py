@@ -61,7 +61,7 @@ def assert_naive(points, offsets, grid, max_points=5, max_voxels=40000):
     features, coords, dropped = naive_voxelize(points, offsets, grid, max_points, max_voxels)
     assert torch.equal(voxels.coords, coords) and voxels.coords.dtype == torch.int32
     assert torch.equal(voxels.features, features)  # bit for bit: the order of sums is defined
-    assert voxels.count is None
+    assert voxels.count is None and voxels.batch_size == len(offsets) - 1
     assert voxels.dropped.tolist() == dropped and voxels.dropped.dtype == torch.int64
     return voxels
 

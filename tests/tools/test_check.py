@@ -98,6 +98,31 @@ def test_advice_on_the_range_and_sizes_helps(root):
     assert not any(line.startswith(("grid", "classes.Car.size")) for line in advice(better, found))
 
 
+def test_advice_on_thresholds_is_the_highest_that_enough_boxes_reach(root):
+    def thresholds(matched, *more):
+        unmatched = round(matched - 0.15, 2)
+        values = [f"classes.0.matched={matched}", f"classes.0.unmatched={unmatched}", *more]
+        return load_config(CONFIG, values)
+
+    def of_cars(*given):
+        return "".join(line for line in advice(thresholds(*given), found) if "boxes reach" in line)
+
+    found = survey(KittiDataset(root, "all"))
+    assert not of_cars(0.95)  # four boxes say nothing
+    add_cars(root, size=(1.5, 1.6, 6.0))  # longer than the anchors, and no wider
+    found = survey(KittiDataset(root, "all"))
+    wanted = (
+        r"classes.Car.matched, unmatched: 0.95, 0.8 -> ([\d.]+), ([\d.]+); only 0% of the boxes"
+    )
+    matched, unmatched = map(float, re.match(wanted, of_cars(0.95)).groups())
+    assert unmatched == pytest.approx(matched - 0.15) and not of_cars(matched)
+    recalls = [check_class(found, thresholds(m), 0).recall for m in (matched, matched + 0.05)]
+    assert recalls[0] >= 0.8 > recalls[1]
+    assert any(line.startswith("classes.Car.size") for line in advice(thresholds(0.5), found))
+    coarse = "grid.voxel_size=[1.1,1.25,0.1]"
+    assert of_cars(0.25, coarse).startswith("grid.voxel_size: is too coarse for Car; only ")
+
+
 @pytest.mark.parametrize(("moved", "said"), [(1.0, "float"), (0.2, None), (-1.0, "lie")])
 def test_anchors_that_float_over_few_objects(root, moved, said):
     """The distance is that by which the anchors were moved; recall is from above, and stays."""
@@ -128,9 +153,12 @@ def test_boxes_beside_their_points(root):
     for path in (root / "training/velodyne").iterdir():
         points = np.fromfile(path, "<f4").reshape(-1, 4)
         points[:, 2] += 50
+        points[:, 3] = 0
         points.tofile(path)
     lines = advice(load_config(CONFIG), survey(KittiDataset(root, "all")))
     assert any(line.startswith("classes.Car: 4 of 4 boxes hold no point") for line in lines)
+    (line,) = (line for line in lines if "intensit" in line)
+    assert line.startswith("points.features: [x, y, z]; the clouds have no intensities")
 
 
 def test_angles_in_degrees(root):

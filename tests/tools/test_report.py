@@ -86,6 +86,9 @@ def test_the_page_has_the_figures_of_evaluate(judged, tmp_path):
         f"{f['frame']}: {f['missed']} missed, {f['false']} false, badness {f['badness']:.2f}"
         for f in worst
     ]
+    missed, false = (sum(f[kind] for f in worst) for kind in ("missed", "false"))
+    told = f"{8 - missed} matched, {missed} missed, {false} false"
+    assert "4 frames, 8 labelled objects, " in page.read_text() and told in page.read_text()
     assert Page((tmp_path / "same.html").read_text()).tables == tables
 
 

@@ -1,8 +1,11 @@
 """millisecond ship_weights as a user calls it."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from millisecond.data.metric.reliability import Judged, fit_scale_and_shift
@@ -13,6 +16,7 @@ from millisecond.detector.weights import (
     calibration_of,
     load_weights,
     restore,
+    save_halved,
     save_weights,
 )
 from millisecond.tools import ship_weights
@@ -25,7 +29,11 @@ def test_a_training_s_weights_in_half_the_size(tmp_path, weights, capsys):
     target = tmp_path / "half.safetensors"
     assert ship_weights.main([str(weights), str(target)]) == 0
     assert target.stat().st_size < 0.6 * weights.stat().st_size
-    assert load_weights(target)[0] == load_weights(weights)[0]
+    (config, state), (again, halved) = load_weights(weights), load_weights(target)
+    assert again == config and halved.keys() == state.keys()
+    for name, value in state.items():
+        kept = value.half() if value.ndim > 1 else value  # numbers of batches are whole, too
+        assert torch.equal(halved[name], kept) and halved[name].dtype == kept.dtype
     assert f"wrote {target}" in capsys.readouterr().out
 
 
@@ -51,7 +59,7 @@ def test_calibration_scales_and_shifts_the_logits_of_each_class(tmp_path, monkey
         "Cyclist": judged(1.5, 0),
     }
     monkeypatch.setattr(ship_weights, "judged_on_streets", lambda *_: found)
-    more = ("--set", "postprocess.iou=0.4", "postprocess.per_class=true", "--calibrate", "9")
+    more = ("--set", "postprocess.iou=0.3", "postprocess.per_class=false", "--calibrate", "9")
     heads = []
     for step, options in enumerate((("--set", "train.seed=1"), more, more), 1):
         files = str(tmp_path / str(step - 1)), str(tmp_path / str(step))
@@ -59,10 +67,14 @@ def test_calibration_scales_and_shifts_the_logits_of_each_class(tmp_path, monkey
         model = build_second(config)
         restore(model, load_weights(files[1])[1], files[1])
         heads.append(model.head(features))
-    assert "Cyclist" in capsys.readouterr().out and calibration_of(tmp_path / "1") == {}
-    limits = load_weights(tmp_path / "3")[0].postprocess
-    assert (limits.iou, limits.per_class) == (0.4, True)
+    said = capsys.readouterr().out
     fits = [fit_scale_and_shift(name, found[name]) for name in config.class_names]
+    for name, (scale, shift) in zip(found, fits, strict=True):
+        fit = f"{scale:.3f} * logit of the training {shift:+.3f}"
+        assert f"{name}: logit of the score = {fit}" in said and re.search(rf"{name} +boxes", said)
+    assert calibration_of(tmp_path / "1") == {}
+    limits = load_weights(tmp_path / "3")[0].postprocess
+    assert (limits.iou, limits.per_class) == (0.3, False)
     for step in (1, 2):
         scales, shifts = np.array(list(calibration_of(tmp_path / str(step + 1)).values())).T
         for k, (scale, shift) in enumerate(fits):
@@ -107,6 +119,10 @@ def test_boxes_on_streets_are_right_or_wrong():
     assert tuple(found) == config.class_names
     scores, right = found["Car"]
     assert 0 < right.sum() < len(right) and scores[right].mean() > scores[~right].mean()
+    plain = replace(config, classes=tuple(replace(kind, also=()) for kind in config.classes))
+    street = range(300_010, 300_011)  # a van is found there
+    of_vans, of_cars = (ship_weights.judged_on_streets(model, c, street) for c in (config, plain))
+    assert (of_vans["Car"].right.sum(), of_cars["Car"].right.sum()) == (1, 0)
 
 
 def test_points_that_streets_do_not_have_are_not_calibrated_on(tmp_path, capsys):
@@ -130,4 +146,11 @@ def test_mistakes_get_one_line(tmp_path, weights, capsys):
         assert ship_weights.main([str(source), str(tmp_path / target)]) == 2
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1 and said in lines[0]
+    other = ("--set", "model.bev.layers=[1,1]")  # the weights are not of such a network
+    assert ship_weights.main([str(weights), str(tmp_path / "new"), *other]) == 2
+    assert str(weights) in capsys.readouterr().err
+    config, state = load_weights(weights)
+    state["head.boxes.weight"][0, 0] = 70_000
+    with pytest.raises(ValueError, match=r"head\.boxes\.weight has values beyond 65504"):
+        save_halved(tmp_path / "new", state, config)
     assert not (tmp_path / "new").exists() and (tmp_path / "there").read_text() == "mine"

@@ -148,6 +148,8 @@ def test_groups(shape, k, name, c_in, c_out, groups):
 def test_groups_in_a_network_without_gradients(dtype, tolerance):
     """What is kept of a weight follows its changes."""
     x = sparse((5, 6, 7), 32)
+    drawn = spconv.SubMConv3d(32, 16, 3, groups=2).weight  # as torch's: a group's inputs count
+    assert 0.9 < drawn.abs().max() * drawn[0].numel() ** 0.5 <= 1
     conv = layer("SubMConv", 3, 32, 16, 3, groups=2)
     network = spconv.SparseSequential(conv, torch.nn.BatchNorm1d(16), torch.nn.ReLU())
     network = network.to(dtype).eval()
