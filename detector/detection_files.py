@@ -103,11 +103,10 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
     if calibration is None:
         raise ValueError(f"{result}: boxes of a KITTI result need a calibration; draw with --root")
     labels = read_labels(result)
-    if len(labels) and labels.score is None:
+    if labels.score is None:
         raise ValueError(f"{result}: its lines have no score; these are labels, not results")
     boxes = calibration.boxes_from_camera(labels.boxes)
-    scores = np.zeros(0) if labels.score is None else labels.score
-    return NamedDetections(boxes, scores, tuple(labels.types.tolist()))
+    return NamedDetections(boxes, labels.score, tuple(labels.types.tolist()))
 
 
 def _newer(one: Path, other: Path, margin: float = 0) -> bool:
