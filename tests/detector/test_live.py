@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from millisecond.data.boxes import NamedDetections
+from millisecond.data.checks.scans import Note
 from millisecond.data.live.queue import ScanQueue
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.detector.following import (
@@ -20,6 +21,7 @@ from millisecond.detector.following import (
     Statistics,
     Trails,
     milliseconds,
+    untracked,
 )
 from millisecond.detector.inference import Detections
 from millisecond.detector.tracking import Tracks
@@ -67,7 +69,7 @@ class Detector:
         return Detections(boxes, torch.tensor([0.9]), torch.tensor([1])), []
 
     def examine(self, _):
-        return []
+        return [Note("odd", "odd points")]
 
 
 def scan(number: int, points: int = 1) -> LiveScan:
@@ -206,13 +208,16 @@ def test_trails_stand_still_in_the_world():
     for step in range(3):
         (path,) = moved.update(tracks_at((5, 20.0 - step)))
     np.testing.assert_allclose(path[:, 0], [20, 19, 18])  # without poses: as the sensor sees it
+    for _ in range(FORGET):
+        moved.update(tracks_at())
+    assert len(moved.update(tracks_at((5, 17.0)))[0]) == 4
     for _ in range(FORGET + 1):
         assert moved.update(tracks_at()) == ()
     assert len(moved.update(tracks_at((5, 1.0)))[0]) == 1
 
 
 def test_objects_are_the_tracks_and_what_belongs_to_none():
-    boxes = np.array([(10.5, 0, 0, 4, 2, 1.5, 0), (10, 1.2, 0, 4, 2, 1.5, 0)], np.float32)
+    boxes = np.array([(10.5, 0.9, 0, 4, 2, 1.5, 0), (10, 1.2, 0, 4, 2, 1.5, 0)], np.float32)
     boxes = np.concatenate([boxes, boxes + np.float32(30)])
     found = NamedDetections(boxes, np.array([0.8, 0.7, 0.6, 0.2]), ("Car", "Car", "Cyclist", "Car"))
     trail = np.array([[9.0, 0, 0], [10.0, 0, 0]])
@@ -227,6 +232,11 @@ def test_objects_are_the_tracks_and_what_belongs_to_none():
     assert frame.objects(0.65, {"Car"}).names == ()
     assert frame.objects(0.1, {"Car"}).names == ("Cyclist",)
     assert len(frame._replace(tracks=None, trails=()).objects(0).scores) == 4
+    turned = tracks_at((5, 0.0))  # as 3 m ahead are 4 m to the left
+    turned.boxes[0, 6] = np.arctan2(4, 3)
+    places = np.array([(3, 4), (4, -3), (4, -3), (3, 4)]) * [[0.38], [0.18], [0.22], [0.42]]
+    found = found._replace(boxes=np.pad(places, ((0, 0), (0, 5))))
+    assert untracked(found, turned).tolist() == [2, 3]  # 1.1 m beside it, 2.1 m ahead of it
 
 
 def test_with_poses_of_scans_velocities_are_over_ground():
@@ -242,3 +252,4 @@ def test_with_poses_of_scans_velocities_are_over_ground():
     np.testing.assert_allclose(last.tracks.velocities, [[0, 0]], atol=1e-9)
     np.testing.assert_allclose(last.trails[0], np.full((len(last.trails[0]), 3), 5), atol=1e-9)
     assert len(last.trails[0]) > 1
+    assert frames.notes.lines() == ["000000: odd points"]  # the first alone is examined

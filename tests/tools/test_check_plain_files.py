@@ -4,6 +4,7 @@ written configuration says."""
 import json
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from millisecond.data.checks.survey import survey
 from millisecond.data.datasets import open_dataset
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import advice
-from millisecond.detector.config_choice import choose_config
+from millisecond.detector.config_choice import choose_config, config_text, with_voxels
 from millisecond.tools.check import main
 from tests.helpers.plain_files import (
     FLOOR,
@@ -71,7 +72,9 @@ def test_the_written_configuration_fits_the_data(sound):
     assert low[0] == -high[0] and low[1] == -high[1], "boxes all around"
     # 9 training frames, and the template's 3 epochs of 250 at least
     assert config.train.epochs == 84 and config.augment.sample["Forklift"] == 6
+    assert config.augment.rotation == pytest.approx(np.pi / 4, abs=1e-4)
     reasons = [line for line in path.read_text().splitlines() if "#" in line]
+    assert any("all around, objects may stand at any angle" in line for line in reasons)
     assert len(reasons) > 12
 
 
@@ -198,6 +201,31 @@ def test_few_frames_and_every_template(sound, template, frames):
     chosen = choose_config(load_config(template), found, guess, frames)
     train = chosen.config.train
     assert train.batch_size % train.views == 0 and train.batch_size // train.views <= frames
+
+
+def test_a_class_of_few_boxes_is_left_out(sound):
+    root, _ = sound
+    found, guess = (
+        survey(open_dataset(root, "all")),
+        guess_points(sorted((root / "points").iterdir())),
+    )
+
+    def named(*few):
+        names = np.full(len(found.boxes), "Person", object)
+        for first, (name, count) in enumerate(few):
+            names[10 * first : 10 * first + count] = name
+        return choose_config(load_config(SMALL), replace(found, names=names), guess, FRAMES)
+
+    chosen = named(("Crane", 4), ("Tug", 5))
+    assert chosen.config.class_names == ("Person", "Tug")
+    assert chosen.reasons["classes"] == "left out for fewer than 5 boxes: Crane (4)"
+    assert "  # left out for fewer than 5 boxes: Crane (4)\n" in config_text(
+        with_voxels(chosen, np.array([2000])), []
+    )
+    assert "classes" not in named(("Tug", 5)).reasons
+    few = replace(found, names=found.names[:4], boxes=found.boxes[:4])
+    with pytest.raises(ValueError, match=r"no class has 5 labelled boxes .4 boxes in 12 frames"):
+        choose_config(load_config(SMALL), few, guess, FRAMES)
 
 
 def test_a_signalling_nan_among_the_columns_is_no_warning(tmp_path):
@@ -328,7 +356,7 @@ def no_labels(root):
 
 
 def huge(root):
-    spoil_boxes(root, change(slice(3, 6), lambda b: b[:, 3:6] * 12345))
+    spoil_boxes(root, change(3, lambda b: b[:, 3] * 12345))
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,20 @@ def save(path, state):
 
 def test_both_layouts_give_the_same_network(tmp_path, state, config):
     new = import_openpcdet(save(tmp_path / "2.pth", state), config).state_dict()
-    old = import_openpcdet(save(tmp_path / "1.pth", of_spconv_1(state)), config).state_dict()
+    path = save(tmp_path / "1.pth", of_spconv_1(state))
+    old = import_openpcdet(str(path), config).state_dict()
     for name, tensor in new.items():
         assert torch.equal(tensor, old[name]), name
     theirs = state["backbone_3d.conv3.0.0.weight"]
     ours = new["encoder.downs.1.weight"]
     for z, y, x in ((0, 0, 0), (0, 1, 2), (2, 0, 1)):
         assert torch.equal(ours[(z * 3 + y) * 3 + x], theirs[:, z, y, x].T)
+    first, theirs = (
+        new["backbone.blocks.0.0.conv.weight"],
+        state["backbone_2d.blocks.0.1.weight"],
+    )
+    for z, channel in ((0, 3), (1, 0), (1, 9)):  # 10 channels of two layers
+        assert torch.equal(first[:, z * 10 + channel], theirs[:, channel * 2 + z])
     assert torch.equal(
         new["backbone.upsamples.1.conv.weight"], state["backbone_2d.deblocks.1.0.weight"]
     )
@@ -159,7 +166,7 @@ class Payload:
 
 
 def test_hostile_files_are_refused_and_do_not_run(tmp_path, state, config):
-    trap = tmp_path / "trap"
+    trap, bias = tmp_path / "trap", "dense_head.conv_cls.bias"
     good = save(tmp_path / "good.pth", state)
     files = {
         "zip.pth": lambda p: torch.save({"model_state": state, "extra": Payload(trap)}, p),
@@ -173,10 +180,9 @@ def test_hostile_files_are_refused_and_do_not_run(tmp_path, state, config):
         "list.pth": lambda p: torch.save([1, 2], p),
         "no_tensors.pth": lambda p: torch.save({"model_state": {"a": 1}}, p),
         "no_names.pth": lambda p: torch.save({"model_state": {1: torch.ones(1)}}, p),
-        "sparse.pth": lambda p: torch.save({"model_state": {"a": torch.eye(2).to_sparse()}}, p),
-        "huge.pth": lambda p: save(
-            p, {**state, "dense_head.conv_cls.bias": torch.ones(1).expand(1 << 45)}
-        ),
+        "sparse.pth": lambda p: save(p, {**state, bias: state[bias].to_sparse()}),
+        "complex.pth": lambda p: save(p, {**state, bias: state[bias] + 1j}),
+        "huge.pth": lambda p: save(p, {**state, bias: torch.ones(1).expand(1 << 45)}),
         "not_torch.pth": lambda p: zipfile.ZipFile(p, "w").writestr("a", "b"),
     }
     for name, write in files.items():
@@ -191,16 +197,18 @@ def test_hostile_files_are_refused_and_do_not_run(tmp_path, state, config):
 def test_the_tool_says_one_line_and_exits_with_2(tmp_path, state, capsys):
     (tmp_path / "file").write_text("")
     source = save(tmp_path / "in.pth", state)
-    for arguments in (
-        [tmp_path / "none.pth", tmp_path / "out"],
-        [source, tmp_path / "out"],  # a narrow network where the default is expected
-        [source, tmp_path / "out", "--config", tmp_path / "none.yaml"],
-        [source, tmp_path / "out", "--config", source],
+    for told, *arguments in (
+        ("none.pth: no such checkpoint", tmp_path / "none.pth", tmp_path / "out"),
+        (f"{tmp_path}: is not a checkpoint", tmp_path, tmp_path / "out"),
+        # a narrow network where the default is expected
+        ("in.pth", source, tmp_path / "out"),
+        ("none.yaml", source, tmp_path / "out", "--config", tmp_path / "none.yaml"),
+        ("in.pth", source, tmp_path / "out", "--config", source),
     ):
         assert tool.main([str(a) for a in arguments]) == 2
         out, err = capsys.readouterr()
         assert not out
-        assert err.startswith("error: ")
+        assert err.startswith("error: ") and told in err
         assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
