@@ -366,7 +366,7 @@ def test_the_map_of_scores_peaks_where_the_boxes_are(device, precision):
     low, high = np.array(scores_at.range).reshape(2, 3)[:, :2]
     places = np.random.default_rng(0).uniform(low, high, (20_000, 2))
     assert np.mean(scores_at(places) > 0.5) < 0.05  # nearly all of the ground is empty
-    assert (scores_at(np.array([[-1.0, 0], [300, 0], [10, 99]])) == 0).all()
+    assert (scores_at(np.array([[-1.0, 0], [300, 0], [10, 99], high])) == 0).all()
     mounting = Mounting(0.5, -90)
     turned = mounting.from_network(points)
     detector = Detector.from_weights(*common, mounting=mounting)

@@ -134,6 +134,7 @@ def test_points_have_the_colours_that_the_camera_saw():
     assert (left, right) == ([200, 0, 0], [0, 200, 0]) and max(behind) < 100
     assert "camera" in colourings(shown)
     assert "camera" not in colourings(shown._replace(photo=Photo(image, None)))
+    assert not Photo(image, None).colours(points)[1].any()
 
 
 def test_captions_have_the_number_of_the_track():

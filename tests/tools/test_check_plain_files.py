@@ -223,6 +223,12 @@ def test_a_class_of_few_boxes_is_left_out(sound):
         with_voxels(chosen, np.array([2000])), []
     )
     assert "classes" not in named(("Tug", 5)).reasons
+    wide = chosen.config.grid.range
+    for reach in ([[-90, -90, -3], [5, 5, 3]], [[-5, -5, -3], [90, 90, 3]]):  # of points alone
+        farther = replace(found, reach=np.array(reach, float))
+        grid = choose_config(load_config(SMALL), farther, guess, FRAMES).config.grid
+        low, high = np.reshape(grid.range, (2, 3))
+        assert (low > np.array(wide[:3]) - 5).all() and (high < np.array(wide[3:]) + 5).all()
     few = replace(found, names=found.names[:4], boxes=found.boxes[:4])
     with pytest.raises(ValueError, match=r"no class has 5 labelled boxes .4 boxes in 12 frames"):
         choose_config(load_config(SMALL), few, guess, FRAMES)

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from millisecond.data.boxes import NamedDetections
 from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.kitti.labels import read_labels
 from millisecond.detector import Detector
+from millisecond.detector.detection_table import read_table
 from millisecond.detector.inference import Detections
-from millisecond.detector.tracking import EgoMotion, Tracker
+from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
 from millisecond.tools import detect as tool
+from millisecond.tools.detecting import ScanResult, Shard, TableWriter
 from tests.helpers.small_detector import cloud
 
 CALIBRATION = """P2: 700 0 600 0 0 700 180 0 0 0 1 0
@@ -182,3 +185,19 @@ def test_a_recording_that_is_none_is_one_line(tmp_path, weights, scans, capsys):
     path.write_text("")
     assert run("--weights", weights, path, "--output", tmp_path / "out") == 2
     assert "names no scans" in capsys.readouterr().err
+
+
+def test_a_table_has_velocities_of_a_network_alone(tmp_path):
+    """And boxes that score as little as --score says."""
+    pytest.importorskip("pyarrow")
+    boxes, scores, speeds = np.array([[10, 0, -1, 4, 2, 1.5, 0]]), np.array([0.5]), [[1.5, -2]]
+    found = NamedDetections(boxes, scores, ("Car",), np.array(speeds))
+    followed = Tracks(boxes, scores, ("Car",), np.array([7]), np.ones((1, 2)), np.array([1]))
+    writer = TableWriter(tmp_path, 0.5)
+    plain = found._replace(velocities=None)
+    for one, tracks, told in ((found, None, speeds), (plain, followed, None)):
+        result = ScanResult("a", (0, 0), 0.0, one, ("Car",), 1.0, tracks)
+        writer.write(Shard((0, 0), [result], []), {})
+        (read, _) = read_table(writer.part((0, 0)))["a"]
+        assert len(read.boxes) == 1
+        assert told == (None if read.velocities is None else read.velocities.tolist())
