@@ -222,6 +222,7 @@ def test_any_array_of_points_will_do(weights):
         np.asfortranarray(points),
     ):
         assert torch.equal(detector(given).boxes, expected.boxes)
+        assert detector.examine(given) == detector.examine(points)
 
 
 def test_a_sparse_tensor_is_one_line(weights):

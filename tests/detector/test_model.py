@@ -58,6 +58,16 @@ def test_size_of_second_on_kitti():
     assert model.head.directions.weight.shape[0] == 12
     score = torch.sigmoid(model.head.classes.bias)
     torch.testing.assert_close(score, torch.full_like(score, 0.01))
+    assert model.head.boxes.weight.abs().max() < 0.01, "the first boxes are the anchors"
+
+
+def test_training_and_detection_have_caps_of_their_own():
+    caps = {True: 50, False: 80}
+    values = [f"grid.max_voxels_train={caps[True]}", f"grid.max_voxels_test={caps[False]}"]
+    model = build_second(load_config(CONFIGS / "second_small.yaml", values))
+    for training, cap in caps.items():
+        voxels = model.train(training).voxelize(cloud(2000, 0), offsets(2000))
+        assert len(voxels.coords) == cap
 
 
 def test_shapes(small):
