@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from millisecond.data.checks.comparison import FigureRow, Verdict
+from millisecond.data.checks.sensor import Mounting
 from millisecond.data.simulator import simulate, write_kitti_tree
+from millisecond.data.simulator.sensors import find_sensor
 from millisecond.tools import compare
 
 
@@ -42,10 +45,29 @@ def test_folders_need_no_labels(tmp_path):
     assert "points per object" not in tables and len(tables["rings"]) == 9
 
 
+def test_streets_are_seen_by_the_sensor():
+    sensor = find_sensor("vlp-16")
+    (read,) = compare.open_set("street:3", "all", sensor, (), Mounting())
+    np.testing.assert_array_equal(read().points, simulate(3, sensor=sensor).points)
+
+
+def test_what_is_close_by_hand():
+    """Of rows that count, those within 20 %; beams that neither set has are not shown."""
+    values = ("rings", 100, 110), ("rings", 0.5, 0), ("heights", 10, 30), ("beams", 7, 7)
+    rows = [FigureRow(table, f"{a} points", a, b, (2, 2)) for table, a, b in values]
+    told = next(compare.judgement(rows, Verdict(0.5, ()), 2, 3))
+    assert told == "scans: 2 and 3; counts within 20 %: 2 of 3"
+    lines = [line.split() for line in "\n".join(compare.table(rows)).splitlines() if line]
+    assert ["10", "points", "10", "30", "3", "*"] in lines
+    assert ["100", "points", "100", "110", "1.1"] in lines
+    assert ["beams", "A", "B", "B", "/", "A"] in lines and not any("7" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["street:5-2", "street:0"], "street:5-2: give numbers"),
+        (["street:5-0", "street:0"], "street:5-0: give numbers"),
         (["street:0", "street:x"], "street:x: give numbers"),
         (["street:0", "nowhere"], "nowhere: no such file or folder"),
         (["street:0", "street:1", "--sensor", "hdl-64"], "'hdl-64e'"),
