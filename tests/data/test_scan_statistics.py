@@ -1,6 +1,7 @@
 """Figures of scans against loops over their points, and the classifier against what must be so."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -49,6 +50,8 @@ def test_counts_are_those_of_a_loop(seed):
     assert seen.rings.tolist() == rings and seen.heights.tolist() == heights
     np.testing.assert_allclose(seen.free, [max(0, 1 - n / 76) for n in returned])
     assert seen.points == sum(rings) == seen.beams.sum()
+    low = replace(frame, points=frame.points - np.float32((0, 0, 9, 0)))  # below the last beams
+    assert Measure(SENSOR, GRID, [DOWN])(low).beams.tolist() == [400, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -86,6 +89,7 @@ def test_objects_have_the_points_in_their_boxes():
 
 def test_spacing_is_that_of_all_pairs():
     points = _frame(7, 700).points[:, :3].astype(np.float64)
+    points[::100] += (25, 0, 0)  # few in their rings
     distance = np.hypot(points[:, 0], points[:, 1])
     every = np.linalg.norm(points[:, None] - points[None], axis=2) + np.diag([np.inf] * 700)
     ring = np.digitize(distance, RINGS) - 1
