@@ -22,6 +22,8 @@ def root(tmp_path):
 
 def test_frame_of_the_miniature(root):
     dataset = KittiDataset(root, "train")
+    other = KittiDataset(root, "train", points=("x", "z", "y", "intensity"))
+    assert len({one.view(dataset.frame_ids[0]) for one in (dataset, other)}) == 2  # of a pack
     assert len(dataset) == 3 and dataset.frame_ids == IDS[:3]
     frame = dataset[0]
     assert frame.frame_id == "000002" and frame.image_shape == IMAGE

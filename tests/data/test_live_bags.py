@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from struct import pack, unpack
 from threading import Timer
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
-from millisecond.data.live.recording import Database
+from millisecond.data.live.recording import Database, Recording
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from tests.helpers.ros_bags import CLOUD, COMPRESSED, KINDS, Bag, records, write_clouds
@@ -106,6 +107,19 @@ def test_any_layout_of_the_fields(tmp_path, name, rows):
     wanted = 0 if name == "no intensity" else points[:, 3] / 255
     np.testing.assert_allclose(scan.points[:, 3], wanted, rtol=1e-6)
     assert len(troubles) == (name not in ("bytes", "no intensity"))  # on the scale
+    assert not any(one.lost for one in open_source(str(tmp_path / "bag")) if type(one) is Trouble)
+
+
+@pytest.mark.parametrize("stamp", [1000.0, 0.0])
+def test_the_rate_is_measured_by_the_stamps_or_else_by_the_record(tmp_path, stamp):
+    with Bag(tmp_path / "bag", "mcap") as bag:
+        for number, points in enumerate(CLOUDS):
+            recorded = 1000 + number / (8 if stamp else 4)
+            message = bag.cloud(records(points), stamp + number / 4 * bool(stamp))
+            bag.write("/points", CLOUD, recorded, message)
+    assert open_source(str(tmp_path / "bag")).rate == pytest.approx(4)
+    scans, _ = opened(tmp_path / "bag")
+    np.testing.assert_allclose([scan.time for scan in scans], 1000 + np.arange(5) / 4)
 
 
 def test_rays_without_an_echo_are_left_out(tmp_path):
@@ -171,32 +185,37 @@ def test_messages_that_cannot_be_read_are_reported_and_the_rest_goes_on(tmp_path
     assert troubles[2].endswith("(so 5 times in all)") and len(troubles) == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_packets_of_a_velodyne(tmp_path, kind):
-    """They give the points that a round room has, and a packet of no sensor is left out."""
+def write_packets(path: Path, kind: str, parts: list[list[tuple[float, bytes]]]) -> Path:
+    """Each part, of times and packets, is a message."""
     from rosbags.typesys import get_types_from_msg
 
-    with Bag(name_of(tmp_path, kind), kind) as bag:
+    with Bag(path, kind) as bag:
         packet = "velodyne_msgs/msg/VelodynePacket"
         stamp = "time" if bag.ros1 else "builtin_interfaces/Time"
         bag.types.register(get_types_from_msg(f"{stamp} stamp\nuint8[1206] data", packet))
         scan = f"std_msgs/Header header\n{packet.replace('msg/', '')}[] packets"
         bag.types.register(get_types_from_msg(scan, PACKETS))
-        for turn in np.array_split(np.arange(150), 4):
-            packets = list(turning("VLP-16", 2))
-            chosen = [packets[number] for number in turn]
-            if turn[0] == 0:
-                chosen.insert(20, (0.02, bytes(1206)))
+        for part in parts:
             messages = [
                 bag.types.types[packet](bag.header(1000 + time).stamp, np.frombuffer(data, "u1"))
-                for time, data in chosen
+                for time, data in part
             ]
-            header = bag.header(1000 + chosen[0][0])
+            header = replace(bag.header(1000 + part[0][0]), frame_id="roof")
             message = bag.types.types[PACKETS](header, messages)
-            bag.write("/packets", PACKETS, 1000 + chosen[-1][0], message)
-    source = open_source(str(name_of(tmp_path, kind)))
+            bag.write("/packets", PACKETS, 1000 + part[-1][0], message)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packets_of_a_velodyne(tmp_path, kind):
+    """They give the points that a round room has, and a packet of no sensor is left out."""
+    packets = list(turning("VLP-16", 2))
+    parts = [packets[first : first + 38] for first in range(0, 150, 38)]
+    parts[0].insert(20, (0.02, bytes(1206)))
+    path = write_packets(name_of(tmp_path, kind), kind, parts)
+    source = open_source(str(path))
     assert source.rate == pytest.approx(10, abs=0.05)
-    scans, troubles = opened(name_of(tmp_path, kind))
+    scans, troubles = opened(path)
     assert [text.partition(": ")[2] for text in troubles] == [
         "a packet of damaged blocks; left out"
     ]
@@ -204,6 +223,18 @@ def test_packets_of_a_velodyne(tmp_path, kind):
     for scan in scans:
         distance = np.linalg.norm(scan.points[:, :3], axis=1)
         np.testing.assert_allclose(distance, 10, atol=0.02)
+        assert scan.frame == "roof"
+    recorded = [round(1e9 * (1000 + part[-1][0])) for part in parts]
+    assert [scan.recorded for scan in scans] == [recorded[1], recorded[-1]]
+    file = path if path.is_file() else next(f for f in path.iterdir() if f.suffix != ".yaml")
+    file.write_bytes(file.read_bytes()[:-10])
+    assert "cut off or damaged" in opened(path)[1][-1]
+
+
+def test_packets_of_no_sensor_have_the_usual_rate(tmp_path):
+    path = write_packets(tmp_path / "bag", "mcap", [[(0.0, bytes(1206))] * 3])
+    assert open_source(str(path)).rate == 10
+    assert opened(path)[0] == []
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "ros1 lz4", "mcap zstd", "sqlite3 zstd"])
@@ -217,9 +248,10 @@ def test_cut_off_bags_give_what_they_hold(tmp_path, kind):
     for share, least in ((0.999, 3), (0.5, 1)):
         file.write_bytes(content[: int(share * len(content))])
         scans, troubles = opened(path)
-        assert least <= len(scans) <= 5
-        for scan, points in zip(scans, clouds, strict=False):
+        assert least <= len(scans) <= 5 and Recording(path).topics == {"/points": CLOUD}
+        for number, (scan, points) in enumerate(zip(scans, clouds, strict=False)):
             np.testing.assert_array_equal(scan.points, points)
+            assert scan.recorded == 1_000_050_000_000 + number * 100_000_000
         assert len(troubles) == 1 and "cut off or damaged; played as far as it goes" in troubles[0]
     file.write_bytes(content[:2000])
     with pytest.raises(ValueError, match="no messages in this bag"):

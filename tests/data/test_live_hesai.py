@@ -1,5 +1,6 @@
 """Hesai packets, held against another driver's clouds and against points that are put into them."""
 
+import calendar
 import struct
 import time
 from pathlib import Path
@@ -13,8 +14,8 @@ from millisecond.data.live.bag import BagSource, _packets
 from millisecond.data.live.queue import ScanQueue
 from millisecond.data.live.scan import LiveScan, Trouble, Troubles
 from millisecond.data.live.source import open_source
-from millisecond.data.live.velodyne import Packet, Turns
-from tests.helpers import velodyne_packets
+from millisecond.data.live.velodyne import Packet, Turns, rate_of
+from tests.helpers import hesai_packets, velodyne_packets
 from tests.helpers.hesai_packets import MODELS, PERIOD, START, packet, turning
 from tests.helpers.ros_bags import KINDS, Bag
 from tests.helpers.velodyne_packets import frame, write_pcap
@@ -142,7 +143,7 @@ def correction_file(start, azimuth, elevation, steps) -> bytes:
 
 def test_the_mirrors_of_an_at128(tmp_path):
     """Each mirror's scan is a turn; the corrections hold between two steps of 2 degrees too."""
-    start, azimuth = (20.0, 140.0, 260.0), np.linspace(-2, 2, 128)
+    start, azimuth = (50.0, 170.0, 290.0), np.linspace(-2, 2, 128)
     elevation, steps = np.linspace(12, -12, 128), RNG.integers(-40, 41, (2, 128, 180))
     content = correction_file(start, azimuth, elevation, steps)
     (tmp_path / "at128.dat").write_bytes(content)
@@ -159,6 +160,8 @@ def test_the_mirrors_of_an_at128(tmp_path):
     assert source.rate == pytest.approx(10, abs=0.1)
     scans, troubles = split(source)
     assert not troubles and [len(scan.points) for scan in scans] == [80 * 128] * 3
+    begun = START + (16 + np.array(start)) / 360 * 3 * PERIOD
+    np.testing.assert_allclose([scan.time for scan in scans], begun, atol=1e-5)
     for scan, begin, part in zip(scans, start, np.split(np.arange(len(rotor)), 3), strict=True):
         expected = []
         for one in part:
@@ -298,6 +301,18 @@ def test_another_return_mode_ends_the_turn():
     scans, _ = split([*items, *turns.finish()])
     firings = [scan.points.shape[0] / 32 for scan in scans]
     assert firings[0] == 184 and sum(firings) == 184 + 432  # 46 and 108 packets
+
+
+@pytest.mark.parametrize("model", FIELDS)
+def test_the_clock_of_a_sensor_tells_days_and_the_rate(monkeypatch, model):
+    for month, day in ((1, 1), (12, 31)):
+        begin = calendar.timegm((2024, month, day, 0, 0, 9))
+        monkeypatch.setattr(hesai_packets, "START", begin)
+        [one] = [hesai.HesaiPacket(model, data) for _, data in [next(turning(model, 1))]]
+        assert one.time == begin
+    monkeypatch.setattr(hesai_packets, "PERIOD", 0.05)
+    packets = [Packet(data, at) for at, data in turning(model, 1)]
+    assert rate_of(packets, "a.pcap", "") == pytest.approx(20, abs=0.1)
 
 
 def test_a_sensor_that_stands_still_fills_no_memory(monkeypatch):

@@ -12,6 +12,7 @@ from millisecond.data.formats.clouds import read_cloud
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from millisecond.data.live.velodyne import Packet, Turns
+from tests.helpers import velodyne_packets
 from tests.helpers.velodyne_packets import BANKS, HEADER, PERIOD, frame, packet, turning, write_pcap
 
 pytest.importorskip("velodyne_decoder")
@@ -61,6 +62,22 @@ def test_turns_are_those_of_the_times_between(sensors, sensor):
     np.testing.assert_allclose(np.diff(times)[:-1], 0.1, atol=0.002)
     assert open_source(str(sensors / sensor / f"{sensor}.pcap")).rate == pytest.approx(10, abs=0.05)
     assert [scan.name for scan in scans][:2] == ["000000", "000001"]
+
+
+@pytest.mark.parametrize(
+    ("period", "rate"),
+    [(0.2, 5), (0.05, 20), (0.02, 10), (1e-9, 10)],  # the last two: the usual one
+)
+def test_the_rate_is_measured(tmp_path, monkeypatch, period, rate):
+    """Also by five packets, after which the file is cut off."""
+    monkeypatch.setattr(velodyne_packets, "PERIOD", period)
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.2)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    assert open_source(str(path)).rate == pytest.approx(rate, abs=0.01)
+    path.write_bytes(path.read_bytes()[: 24 + 5 * (16 + HEADER + 1206) + 20])
+    assert open_source(str(path)).rate == pytest.approx(rate, abs=0.01)
+    [scan], troubles = opened(path)
+    assert len(scan.points) == 5 * 12 * 32 and len(troubles) == 1
 
 
 def test_bag_and_packets_give_the_same_turns(sensors):
@@ -219,6 +236,8 @@ def test_an_hdl64e_with_the_calibration_of_another(tmp_path):
     scans, troubles = opened(path)
     assert len(scans) == 2
     assert len(troubles) == 1 and "the calibration of another HDL-64E-S3 is used" in troubles[0]
+    assert troubles[0].endswith("say another series by e.g. ?model=HDL-64E-S2")
+    assert not any(item.lost for item in open_source(str(path)) if isinstance(item, Trouble))
     # by the manual -24.8 to 2 degrees; the lasers begin up to 0.2 m above the centre
     assert -26 < elevations(scans[0]).min() < -22 and 1 < elevations(scans[0]).max() < 4
     scans, troubles = opened(f"{path}?model=hdl-64e-s1")

@@ -1,6 +1,7 @@
 """Figures of scans against loops over their points, and the classifier against what must be so."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -49,6 +50,8 @@ def test_counts_are_those_of_a_loop(seed):
     assert seen.rings.tolist() == rings and seen.heights.tolist() == heights
     np.testing.assert_allclose(seen.free, [max(0, 1 - n / 76) for n in returned])
     assert seen.points == sum(rings) == seen.beams.sum()
+    low = replace(frame, points=frame.points - np.float32((0, 0, 9, 0)))  # below the last beams
+    assert Measure(SENSOR, GRID, [DOWN])(low).beams.tolist() == [400, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -86,6 +89,7 @@ def test_objects_have_the_points_in_their_boxes():
 
 def test_spacing_is_that_of_all_pairs():
     points = _frame(7, 700).points[:, :3].astype(np.float64)
+    points[::100] += (25, 0, 0)  # few in their rings
     distance = np.hypot(points[:, 0], points[:, 1])
     every = np.linalg.norm(points[:, None] - points[None], axis=2) + np.diag([np.inf] * 700)
     ring = np.digitize(distance, RINGS) - 1
@@ -107,6 +111,11 @@ def test_points_of_a_beam_are_known_by_its_laser(name):
     found = nearest_beam(np.column_stack([points, z]), sensor)
     # where lasers of both blocks see a point equally well, either is right
     assert (found == beam).mean() > (0.97 if name == "hdl-64e" else 0.999)
+    z += rng.normal(0, 0.3, 500)  # between the beams too
+    seen = np.degrees(np.arctan2(z[:, None] - sensor.laser_heights, away[:, None]))
+    off = np.abs(seen - sensor.elevations)
+    found = nearest_beam(np.column_stack([points, z]), sensor)
+    np.testing.assert_allclose(off[range(500), found], off.min(axis=1), atol=1e-9)
 
 
 def _scans(seeds, more: int = 0):
@@ -122,6 +131,20 @@ def test_a_classifier_guesses_among_equals_and_knows_others():
     assert math.isnan(tell_apart(_scans(range(3)), _scans(range(40))).accuracy)
 
 
+def test_a_classifier_does_not_know_a_scan_by_its_neighbours():
+    """Five drives of eight equal scans: each is told by the four others."""
+    a, b = (_scans(np.repeat(range(first, first + 5), 8)) for first in (0, 100))
+    assert tell_apart(a, b).accuracy < 0.8
+
+
+def test_the_figures_that_differ_most_are_told_first():
+    a = _scans(range(6))
+    fewer = [scan._replace(beams=scan.beams - 20 * (np.arange(5) == 3)) for scan in a]
+    more = [scan._replace(spacing=scan.spacing + 5 * (np.arange(9) == 1)) for scan in a]
+    assert tell_apart(a, fewer).telling[0] == "beams: beam 3"
+    assert tell_apart(a, more).telling[0] == "spacing: 5 to 10 m"
+
+
 def test_rows_are_means_per_scan():
     a, b = _scans(range(4)), _scans(range(6), more=100)
     rows = {(row.table, row.name): row for row in compare(a, b)}
@@ -132,3 +155,21 @@ def test_rows_are_means_per_scan():
     car = rows["points per object", "Car, 0 to 10 m"]
     assert car.b == pytest.approx(np.mean([scan.objects.points[0] for scan in b]))
     assert car.behind == (4, 6)
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")  # of rings without a spacing
+def test_what_a_scan_could_not_measure_is_in_no_mean():
+    cropped = [scan._replace(free=scan.free.clip(np.eye(5)[0])) for scan in _scans(range(10))]
+    a, b = cropped[:4], cropped[4:]
+    gone = b[0].objects._replace(names=("Tram", "Van"))
+    b[0] = b[0]._replace(spacing=np.full(9, np.nan), free=np.ones(5), objects=gone)
+    rows = {(row.table, row.name): row for row in compare(a, b)}
+    for table in ("rings", "beams", "free", "heights", "voxels", "spacing"):
+        found = [(row.a, row.b) for (one, _), row in rows.items() if one == table]
+        means = [np.nanmean([getattr(scan, table) for scan in scans], axis=0) for scans in (a, b)]
+        np.testing.assert_allclose(found, np.transpose(means))
+    free = np.mean([scan.free[1:] for scan in b])  # the first beam is not in the crop
+    assert rows["scan", "free rays"].b == pytest.approx(free)
+    tram = rows["points per object", "Tram, 0 to 10 m"]
+    assert math.isnan(tram.a) and tram.b == b[0].objects.points[0] and tram.behind == (0, 1)
+    assert rows["objects per scan", "Tram, 0 to 10 m"][2:4] == (0, pytest.approx(1 / 6))

@@ -107,6 +107,9 @@ def test_boxes_of_one_scan_and_boxes_that_jump_are_not_labelled():
     ghost = {7: np.array(box(40.0, -10.0))}
     objects = objects_of(*drive(moving(20), seed=0, extra=ghost))
     assert len(objects) == 2 and len(labelled(objects)) == 1
+    beside, seen = {20: np.array(box(20.0, 10.0, 0.4))}, np.arange(21) < 20
+    objects = objects_of(*drive(standing(21), seen, extra=beside))  # in the last scan, without it
+    assert sorted(np.count_nonzero(one.scores) for one in objects) == [1, 20]
     jumps = {n: np.array(box(60 + rng.normal(0, 2), 20 + rng.normal(0, 1.5))) for n in range(20)}
     (one,) = labelled(objects_of(*drive(moving(20), seed=0, extra=jumps)))
     assert np.hypot(*(one.boxes - moving(20))[:, :2].T).max() < 1
@@ -171,6 +174,21 @@ def test_weak_detections_before_the_first_strong_one_are_of_the_track():
     weak = [s._replace(found=s.found._replace(scores=s.found.scores * 0.2)) for s in scans[:8]]
     (one,) = objects_of([*weak, *scans[8:]], points_of)
     assert (one.scores > 0).all()
+
+
+@pytest.mark.parametrize("count", [22, 23])
+def test_what_is_seen_for_longer_than_a_gap_is_one_track(count):
+    (one,) = objects_of(*drive(moving(count)))
+    assert one.present.all() and not one.standing
+
+
+def test_a_track_that_ends_where_another_begins_is_followed_back_into_it():
+    """A car backs, and drives off fast while hidden: nobody expects it there, looking ahead."""
+    truth, along = standing(26, 0.0), np.array([0, -0.4, -0.8, *(2.0 * np.arange(1, 24) - 0.8)])
+    truth[:, 0] += along
+    seen = (np.arange(26) < 3) | (np.arange(26) > 4)
+    (one,) = objects_of(*drive(truth, seen))
+    assert np.array_equal(one.scores > 0, seen)
 
 
 def test_a_hidden_object_that_stands_is_one_object():

@@ -568,6 +568,9 @@ def test_names_that_would_be_written_over(tmp_path):
     (tmp_path / "b" / "000000.bin").rename(tmp_path / "b.bin")  # whose results are b.json
     assert sorted(names(tmp_path)) == ["b", "b"]
     assert find_inputs([f"{bag}:/points"]) == [RecordedScans("b", f"{bag}:/points")]
+    (tmp_path / "c").mkdir()
+    folder = write_clouds(tmp_path / "c" / "ros2", "mcap", [cloud(1000)])  # a bag, not files in it
+    assert find_inputs([str(tmp_path / "c")]) == [RecordedScans("ros2", str(folder))]
 
 
 def test_another_file_system_has_what_the_local_one_has(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from millisecond.data.datasets.benchmarks import NuscenesDetection
 from millisecond.data.metric.nuscenes import Boxes, WorldBoxes, detection_score
 from millisecond.tools import evaluate as tool
 from tests.helpers.nuscenes_cases import CASES, COLUMNS, case
@@ -192,6 +193,30 @@ def test_a_submission_to_nuscenes_scores_as_by_the_development_kit(split, tmp_pa
     own = [*json.loads(figures.read_text()).values()][1:8]
     np.testing.assert_allclose(own, OF_THE_KIT[split], rtol=1e-7)
     assert f"NDS {100 * own[0]:.2f}" in capsys.readouterr().out
+
+
+def test_objects_of_nuscenes_count_up_to_the_range_of_their_class(tmp_path):
+    """The kit's ranges: detection_cvpr_2019.json."""
+    TREES["nuscenes"](tmp_path)
+    benchmark = NuscenesDetection(tmp_path, "val")
+    token = [*benchmark.samples.values()][-1]
+    car = benchmark.tables.ego.pose(benchmark.tables.keyframe(token)["ego_pose_token"])[:3, 3]
+    ranges = {
+        50: ("car", "truck", "bus", "trailer", "construction_vehicle"),
+        40: ("pedestrian", "motorcycle", "bicycle"),
+        30: ("traffic_cone", "barrier"),
+    }
+    same = {"sample_token": token, "rotation": (1, 0, 0, 0), "size": (1, 1, 1)}
+    same |= {"velocity": (0, 0), "attribute_name": ""}
+    rows = [
+        {**same, "detection_name": name, "translation": np.add(car, (0.6 * away, 0.8 * away, 9))}
+        for limit, names in ranges.items()
+        for name in names
+        for away in (limit - 0.1, limit + 0.1)
+    ]
+    judged = benchmark._judged(rows, {token: 0}).boxes
+    assert judged.names.tolist() == [name for names in ranges.values() for name in names]
+    assert (np.linalg.norm(judged.boxes[:, :2] - car[:2], axis=1) < 50).all()
 
 
 def test_detections_get_the_velocities_of_the_tracks_they_make(tmp_path):

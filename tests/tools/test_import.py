@@ -18,6 +18,8 @@ from millisecond.tools.prepare import main as prepare
 from millisecond.tools.train import main as train
 from tests.conftest import SHARED
 from tests.helpers.published_trees import (
+    LASER,
+    STAMP,
     TREES,
     Placed,
     about,
@@ -270,9 +272,7 @@ def replaced(name: str, old: str, new: str):
 
 
 def frame(number: int, edit):
-    return lambda root: change(
-        root / "data/000076/000076.json", lambda content: edit(content["frames"][number])
-    )
+    return lambda root: change(root / ONCE, lambda content: edit(content["frames"][number]))
 
 
 def other_drive(root: Path) -> None:
@@ -281,10 +281,27 @@ def other_drive(root: Path) -> None:
     boxes.write_bytes((root / "training/vehicle_pose" / WAYMO).read_bytes())
 
 
+def cells(component: str, number: int, end: str, edit):
+    """A mistake in a row of a Parquet file of Waymo's: edit changes the value of the column."""
+
+    def spoil(root: Path) -> None:
+        from pyarrow import Table, parquet
+
+        path = root / "training" / component / WAYMO
+        table = parquet.read_table(path)
+        rows = table.to_pylist()
+        key = next(name for name in rows[number] if name.endswith(end))
+        rows[number][key] = edit(rows[number][key])
+        parquet.write_table(Table.from_pylist(rows, table.schema), path)
+
+    return spoil
+
+
 NAN = float("nan")
 LABEL = "b-scene-0061-0-vehicle.car"
 KEY = "samples/LIDAR_TOP/scene-0061-2.pcd.bin"
 WAYMO = "1005_t.parquet"
+ONCE = "data/000076/000076.json"
 CLOUD = str(DRIVE / "sensors/lidar/315966265259836000.feather")
 LABELS = str(DRIVE / "annotations.feather")
 BAD = [  # data set, mistake, what the line says, scans that are imported
@@ -323,7 +340,22 @@ BAD = [  # data set, mistake, what the line says, scans that are imported
     ("waymo", cut(f"training/lidar/{WAYMO}", 999), f"lidar/{WAYMO}: cut off, or not as", 2),
     ("waymo", gone(f"training/lidar_box/{WAYMO}"), f"lidar_box/{WAYMO}: no such file", 2),
     ("waymo", other_drive, "lidar_box", 2),
-    ("once", cut("data/000076/000076.json", 300), "000076.json: not JSON, or cut off", 0),
+    ("waymo", cells("vehicle_pose", 0, "transform", lambda x: [NAN, *x[1:]]), "16 finite", 3),
+    ("waymo", cells("vehicle_pose", 0, "transform", lambda x: [2 * x[0], *x[1:]]), "a rotation", 3),
+    (
+        "waymo",
+        cells("vehicle_pose", 0, STAMP, lambda x: x + 1),
+        "vehicle_pose/1005_t.parquet: no",
+        3,
+    ),
+    ("waymo", cells("lidar", 1, "return1.values", lambda x: x[1:]), "are not an image", 3),
+    ("waymo", cells("lidar", 1, "return1.shape", lambda x: [x[0], 4, x[1]]), "not an image", 3),
+    ("waymo", cells("lidar_pose", 0, "shape", lambda x: [x[1], x[0], 6]), "another size", 3),
+    ("waymo", cells("lidar_pose", 0, LASER, lambda x: x + 4), "no calibration, or no lidar_p", 3),
+    ("once", lambda root: change(root / ONCE, lambda one: one.update(frames=[1])), "no list f", 0),
+    ("once", frame(1, lambda frame: frame.update(frame_id="x")), "is not a time in millis", 2),
+    ("once", frame(1, lambda frame: frame["pose"].pop()), "frames 1, pose: ", 2),
+    ("once", cut(ONCE, 300), "000076.json: not JSON, or cut off", 0),
     ("once", frame(0, lambda frame: frame["pose"].__setitem__(4, NAN)), "frames 0, pose: ", 2),
     ("once", frame(2, lambda frame: frame["annos"]["names"].pop()), "frames 2, annos: names", 2),
     ("once", frame(1, lambda frame: frame.update(frame_id="1616101200901")), "901.bin: no", 2),
