@@ -17,7 +17,7 @@ FLOORS = ("ops", "data", "detector", "tools")
 PLACES = (*FLOORS, "examples")
 LIMITS = {
     "code files beside the tests, without ops/lab": 360,
-    "lines of code outside ops/lab": 72_146,
+    "lines of code outside ops/lab": 72_145,
     "import circles": 0,
     "class names that occur twice": 5,
     "Python files that a scan on a CPU runs through": 18,
